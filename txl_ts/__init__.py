@@ -1,0 +1,33 @@
+"""Transformer-XL's recurrent memory for time series and sensor streams.
+
+Names load when they are first used, so that ``import txl_ts`` costs milliseconds and a name brings only the libraries
+that it needs.
+"""
+
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+__all__ = ["TXLForecaster", "TxlError", "TxlWarning", "__version__"]
+
+if TYPE_CHECKING:
+    from txl_ts.errors import TxlError, TxlWarning
+    from txl_ts.estimators.forecaster import TXLForecaster
+else:
+    _HOMES = {
+        "TXLForecaster": "txl_ts.estimators.forecaster",
+        "TxlError": "txl_ts.errors",
+        "TxlWarning": "txl_ts.errors",
+    }
+
+    def __getattr__(name):
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}. It offers {', '.join(__all__)}.")
+        from importlib import import_module
+
+        value = getattr(import_module(_HOMES[name]), name)
+        globals()[name] = value  # the next use does not come through here
+        return value
+
+    def __dir__():
+        return sorted({*globals(), *__all__})

@@ -1,0 +1,148 @@
+"""The sizes and choices that fix a model: plain JSON, checked once, never changed."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from txl_ts.errors import ParameterError
+
+SCALERS = ("running", "standard")
+MEMORIES = ("fifo",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Sizes of one model. Lengths are in rows unless they say otherwise.
+
+    Parameters
+    ----------
+    h : int
+        Steps ahead of the direct forecast.
+    quantiles : tuple of float
+        Increasing levels in (0, 1); .5 must be among them.
+    n_channels : int
+        Channels of one lane, each of them a target.
+    patch_len : int
+        Rows that one token looks back over, its own among them.
+    stride : int
+        Rows between two visits of the memory: row t attends to rows t, t − stride, … (same phase only).
+    mem_len : int
+        Memory length in visits. A row sees ``mem_len + 1`` keys, its own among them.
+    lookback : int
+        Rows of the linear path beside the recurrent one; 0 switches it off.
+    half_life : float
+        Half-life of the running normaliser, in rows.
+    scaler : {"running", "standard"}
+        ``"running"`` normalises each lane by what it has seen; ``"standard"`` by the training rows, once for all.
+    memory : {"fifo"}
+        Memory policy.
+    d_model, n_layers, n_heads, d_ff : int
+        Width, layers, heads, width of the feed-forward part.
+    dropout : float
+        In [0, 1), during training only.
+    """
+
+    h: int
+    quantiles: tuple[float, ...]
+    n_channels: int = 1
+    patch_len: int
+    stride: int
+    mem_len: int
+    lookback: int
+    half_life: float
+    scaler: str = "running"
+    memory: str = "fifo"
+    d_model: int
+    n_layers: int
+    n_heads: int
+    d_ff: int
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            check_integer(name, getattr(self, name), at_least=least)
+        object.__setattr__(self, "quantiles", check_quantiles(self.quantiles))
+        if self.d_model % self.n_heads or self.d_model % 2:
+            raise ParameterError(
+                f"d_model={self.d_model} must be even and a multiple of n_heads={self.n_heads}. "
+                f"Take for example d_model={2 * self.n_heads * max(1, self.d_model // (2 * self.n_heads))}."
+            )
+        if not self.half_life >= 2:
+            raise ParameterError(f"half_life={self.half_life!r} must be at least 2 rows. Take for example half_life=168.")
+        if not 0 <= self.dropout < 1:
+            raise ParameterError(f"dropout={self.dropout!r} must lie in [0, 1). Take for example dropout=0.1.")
+        check_choice("scaler", self.scaler, SCALERS)
+        check_choice("memory", self.memory, MEMORIES)
+
+    @property
+    def reach(self) -> int:
+        """Rows back that the recurrent path can see (the normaliser and the linear path reach further)."""
+        return self.n_layers * self.mem_len * self.stride + self.patch_len - 1
+
+    @property
+    def n_context_rows(self) -> int:
+        """Raw rows that the state keeps for patches and the linear path; at least one, since empty tensors break graphs."""
+        return max(self.patch_len, self.lookback, 2) - 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the plain dictionary that :meth:`from_json` reads."""
+        return {**asdict(self), "quantiles": list(self.quantiles)}
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> ModelConfig:
+        """Build from a plain dictionary; unknown and missing names are refused."""
+        known = {field.name for field in fields(cls)}
+        if unknown := sorted(set(document) - known):
+            raise ParameterError(f"unknown model parameters {unknown[:5]}. This version knows {sorted(known)}.")
+        try:
+            return cls(**{**document, "quantiles": tuple(document.get("quantiles", ()))})
+        except TypeError as error:
+            raise ParameterError(f"the model's parameters are incomplete or of a wrong type: {error}.") from error
+
+
+_LEAST = {
+    "h": 1,
+    "n_channels": 1,
+    "patch_len": 1,
+    "stride": 1,
+    "mem_len": 0,
+    "lookback": 0,
+    "d_model": 2,
+    "n_layers": 1,
+    "n_heads": 1,
+    "d_ff": 1,
+}
+
+
+def check_integer(name: str, value: Any, *, at_least: int) -> None:
+    """Raise ParameterError unless ``value`` is an integer of at least ``at_least``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
+        raise ParameterError(
+            f"{name}={value!r} ({type(value).__name__}) must be an integer of at least {at_least}. "
+            f"Take for example {name}={max(at_least, 1)}."
+        )
+
+
+def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    """Raise ParameterError with a suggestion unless ``value`` is one of ``choices``."""
+    if value not in choices:
+        near = difflib.get_close_matches(str(value), choices, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ParameterError(f"{name}={value!r} is not known. Choose one of {list(choices)}.{hint}")
+
+
+def check_quantiles(quantiles: Any) -> tuple[float, ...]:
+    """Give the levels as a tuple of floats, or raise ParameterError."""
+    try:
+        levels = tuple(float(q) for q in quantiles)
+    except (TypeError, ValueError) as error:
+        raise ParameterError(f"quantiles={quantiles!r} must be numbers such as (0.1, 0.5, 0.9).") from error
+    increasing = all(a < b for a, b in zip(levels, levels[1:], strict=False))
+    if not levels or not increasing or not 0 < levels[0] or not levels[-1] < 1 or 0.5 not in levels:
+        raise ParameterError(
+            f"quantiles={levels} must increase, lie in (0, 1) and contain 0.5 (the median is the point forecast). "
+            "Take for example quantiles=(0.1, 0.5, 0.9)."
+        )
+    return levels

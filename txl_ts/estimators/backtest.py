@@ -1,0 +1,153 @@
+"""Backtests in one pass per series: every cutoff's forecast is read off the same walk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from txl_ts.errors import ParameterError
+from txl_ts.frames import Panel
+from txl_ts.metrics import pinball
+from txl_ts.model import TXLModel
+from txl_ts.walk import walk
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some of a backtest's forecasts.
+
+    Attributes
+    ----------
+    series : int64 array of shape (k,)
+        Positions in ``ids`` of the panel.
+    ids : list of str or int
+    cutoffs : int64 array of shape (k,)
+        Native stamp of the last row that each forecast has seen.
+    ordinals : int64 array of shape (k,)
+        The same as grid ordinals.
+    y : float32 array of shape (k, h)
+        What came; NaN where missing.
+    forecast : float32 array of shape (k, h, Q)
+    """
+
+    series: NDArray[np.int64]
+    ids: list[str | int]
+    cutoffs: NDArray[np.int64]
+    ordinals: NDArray[np.int64]
+    y: NDArray[np.float32]
+    forecast: NDArray[np.float32]
+
+
+def cutoff_range(panel: Panel, *, h: int, n_windows: int, step_size: int) -> NDArray[np.int64]:
+    """Grid ordinals of the cutoffs, (n_series, n_windows); the last one leaves ``h`` rows.
+
+    Raises
+    ------
+    ParameterError
+        If a series is too short.
+    """
+    back = h + step_size * np.arange(n_windows - 1, -1, -1)
+    cutoffs = panel.last_ordinals()[:, None] - back
+    short = np.flatnonzero(cutoffs[:, 0] < panel.first_ordinals())
+    if len(short):
+        need = int(back[0]) + 1
+        rows = panel.last_ordinals() - panel.first_ordinals() + 1
+        shown = [f"{panel.ids[i]!r} has {rows[i]}" for i in short[:5]]
+        raise ParameterError(
+            f"n_windows={n_windows} with step_size={step_size} and h={h} needs {need} rows in each series, and "
+            f"{len(short)} have fewer: {', '.join(shown)}. Give fewer windows, or leave those series out."
+        )
+    return cutoffs
+
+
+def rows_until(panel: Panel, last: NDArray[np.int64]) -> Panel:
+    """Keep the rows of each series up to a grid ordinal."""
+    kept = panel.row_ordinals() <= last[panel.row_series()]
+    lengths = np.add.reduceat(kept, panel.offsets[:-1], dtype=np.int64)
+    whole = lengths > 0
+    return replace(
+        panel,
+        piece_series=panel.piece_series[whole],
+        piece_first=panel.piece_first[whole],
+        offsets=np.concatenate([[0], np.cumsum(lengths[whole])]),
+        values=panel.values[kept],
+    )
+
+
+def backtest(
+    model: TXLModel, panel: Panel, cutoffs: NDArray[np.int64], *, h: int, fixed_grid: bool
+) -> Iterator[Batch]:
+    """Walk each series once, from empty, and give the forecasts at its cutoffs.
+
+    Parameters
+    ----------
+    model : TXLModel
+    panel : Panel
+    cutoffs : int64 array of shape (n_series, n)
+        Grid ordinals, increasing along each row.
+    h : int
+    fixed_grid : bool
+        See :func:`~txl_ts.walk.walk`.
+    """
+    first, length = panel.piece_first, panel.lengths
+    of_piece = cutoffs[panel.piece_series]
+    # Rows of a piece that are cutoffs; a piece is walked up to the last of them.
+    inside = (of_piece >= first[:, None]) & (of_piece < (first + length)[:, None])
+    picked = np.flatnonzero(inside.any(axis=1))
+    rows = [of_piece[p][inside[p]] - first[p] for p in picked]
+    runs = [panel.values[panel.offsets[p] : panel.offsets[p] + r[-1] + 1] for p, r in zip(picked, rows, strict=True)]
+    wanted = np.array([r[0] for r in rows], np.int64)
+    for stretch in walk(model, runs, None, wanted_from=wanted, fixed_grid=fixed_grid):
+        stop = stretch.row + stretch.y.shape[1]
+        for i, lane in enumerate(stretch.lanes):
+            at = rows[lane][np.searchsorted(rows[lane], stretch.row) : np.searchsorted(rows[lane], stop)]
+            if not len(at):
+                continue
+            piece = picked[lane]
+            series = np.full(len(at), panel.piece_series[piece])
+            ordinals = first[piece] + at
+            yield Batch(
+                series=series,
+                ids=[panel.ids[series[0]]] * len(at),
+                cutoffs=panel.stamps(series, ordinals),
+                ordinals=ordinals,
+                y=_ahead(panel, int(series[0]), ordinals, h=h),
+                forecast=stretch.y[i, at - stretch.row, :h, 0],
+            )
+
+
+def metrics_of(batches: Iterable[Batch], quantiles: tuple[float, ...], *, n_series: int) -> dict[str, NDArray]:
+    """Average squared, absolute and pinball errors of each series over all its cutoffs and steps.
+
+    Returns
+    -------
+    dict of str to float64 array of shape (n_series,)
+        ``mse``, ``mae`` of the median and ``pinball`` over all quantiles; NaN for a series without a target.
+    """
+    median = quantiles.index(0.5)
+    sums = {name: np.zeros(n_series) for name in ("mse", "mae", "pinball")}
+    count = np.zeros(n_series)
+    for batch in batches:
+        y, forecast = batch.y.astype(np.float64), batch.forecast.astype(np.float64)
+        there = np.isfinite(y) & np.isfinite(forecast[..., median])
+        error = np.where(there, y - forecast[..., median], 0)
+        series = batch.series[0]
+        sums["mse"][series] += np.square(error).sum()
+        sums["mae"][series] += np.abs(error).sum()
+        if there.any():
+            sums["pinball"][series] += pinball(y=y, forecast=forecast, quantiles=quantiles) * there.sum()
+        count[series] += there.sum()
+    return {name: np.where(count > 0, total / np.maximum(count, 1), np.nan) for name, total in sums.items()}
+
+
+def _ahead(panel: Panel, series: int, ordinals: NDArray[np.int64], *, h: int) -> NDArray[np.float32]:
+    """Rows that follow each ordinal, (k, h); NaN in gaps that were cut and beyond the end."""
+    low, high = np.searchsorted(panel.piece_series, [series, series + 1])
+    wanted = ordinals[:, None] + np.arange(1, h + 1)
+    piece = low + np.searchsorted(panel.piece_first[low:high], wanted, side="right") - 1
+    row = wanted - panel.piece_first[piece]
+    inside = row < panel.lengths[piece]
+    return np.where(inside, panel.values[np.where(inside, panel.offsets[piece] + row, 0)], np.float32(np.nan))

@@ -1,0 +1,181 @@
+"""A forecaster as a file, and its memories as one: safetensors and JSON through :mod:`txl_ts.store`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import asdict
+from os import PathLike
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from txl_ts import __version__
+from txl_ts.config import ModelConfig
+from txl_ts.errors import FileFormatError
+from txl_ts.estimators.fleet import Fleet
+from txl_ts.frames import FrameStyle, parse_freq
+from txl_ts.model import TXLModel
+from txl_ts.state import to_arrays
+from txl_ts.store import Bundle, Expected, load, save, table_of
+from txl_ts.training import History, LinearFit
+
+if TYPE_CHECKING:
+    from txl_ts.estimators.forecaster import TXLForecaster
+
+    _F = TypeVar("_F", bound=TXLForecaster)
+
+# The largest sizes that a file may claim, so that a stranger's cannot make the loader build a huge model.
+_MOST_PARAMETERS = 10**9
+_SCALERS = "normaliser."
+
+
+def save_forecaster(path: str | PathLike[str], model: TXLForecaster) -> None:
+    """Write weights, memories and parameters; see :meth:`TXLForecaster.save`."""
+    weights, scalers = _weights(model._model)
+    fleet = model._fleet
+    config = {
+        "class": "TXLForecaster",
+        "library": __version__,
+        "params": _plain(model.get_params()),
+        "model": model.config_.to_json(),
+        "freq": model._freq.text,
+        "style": model._style.to_json(),
+        "history": asdict(model.history_),
+        "linear_penalty": _number(model.linear_fit_.penalty),
+        "linear_error": _number(model.linear_fit_.error),
+        "validation_mse": _number(model.validation_mse_),
+        "validation_mae": _number(model.validation_mae_),
+        "fit_seconds": model.fit_seconds_,
+        "cleaned": model.cleaned_,
+        "skipped": [list(pair) for pair in model.skipped_],
+    }
+    state = to_arrays(fleet.state) | {"forecast": fleet.forecast, "linear_spread": model.linear_fit_.spread.numpy()}
+    positions = _positions(fleet) | {"fitted_end": [model._fitted_end.get(name) for name in fleet.ids]}
+    save(path, Bundle("model", config, {"weights": weights, "scalers": scalers, "state": state}, positions))
+
+
+def load_forecaster(path: str | PathLike[str], cls: type[_F]) -> _F:
+    """Read what :func:`save_forecaster` wrote; see :meth:`TXLForecaster.load`."""
+    bundle = load(path, role="model", expected=_expected)
+    config, positions = bundle.config, bundle.positions
+    try:
+        out = cls(**config["params"])
+        model = _empty_model(config)
+        model.load_state_dict(
+            {
+                name: torch.from_numpy(array if name in bundle.tensors["weights"] else array.astype(np.float32))
+                for name, array in (bundle.tensors["weights"] | bundle.tensors["scalers"]).items()
+            }
+        )
+        arrays = bundle.tensors["state"]
+        ids = tuple(positions["ids"])
+        out._model = model.eval()
+        out._fleet = Fleet(
+            ids=ids,
+            origins=np.array(positions["origins"], np.int64),
+            last=np.array(positions["last"], np.int64),
+            state={spec.name: arrays[f"past.{i:02d}.{spec.name}"] for i, spec in enumerate(model.state_specs())},
+            forecast=arrays["forecast"],
+        )
+        out._fitted_end = {
+            name: end for name, end in zip(ids, positions["fitted_end"], strict=True) if end is not None
+        }
+        out._style, out._freq = FrameStyle.from_json(config["style"]), parse_freq(config["freq"])
+        out.config_ = model.config
+        out.history_ = History(**config["history"])
+        out.linear_fit_ = LinearFit(
+            _back(config["linear_penalty"]), _back(config["linear_error"]), torch.from_numpy(arrays["linear_spread"])
+        )
+        out.validation_mse_, out.validation_mae_ = _back(config["validation_mse"]), _back(config["validation_mae"])
+        out.fit_seconds_ = config["fit_seconds"]
+        out.cleaned_ = config["cleaned"]
+        out.skipped_ = tuple((name, reason) for name, reason in config["skipped"])
+        out._describe()
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FileFormatError(
+            f"{os.fspath(path)!r} is a model file, but its config is not one that this version writes ({error!r}). "
+            "Save the model again with the version that reads it."
+        ) from error
+    return out
+
+
+def export_state(path: str | PathLike[str], model: TXLForecaster) -> None:
+    """Write the kept memories in the graph's names; see :meth:`TXLForecaster.export_state`."""
+    config = {
+        "class": "StreamState",
+        "library": __version__,
+        "model": model.config_.to_json(),
+        "model_digest": digest_of(model._model),
+        "freq": model._freq.text,
+        "states": [asdict(spec) | {"shape": list(spec.shape)} for spec in model._model.state_specs()],
+    }
+    positions = _positions(model._fleet) | {"last_stamps": model._last_stamps().tolist()}
+    save(path, Bundle("stream-state", config, {"state": to_arrays(model._fleet.state)}, positions))
+
+
+def digest_of(model: TXLModel) -> str:
+    """Give the sha256 of a model's sizes and weights: a state belongs to exactly one."""
+    digest = hashlib.sha256(repr(sorted(model.config.to_json().items())).encode())
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _weights(model: TXLModel) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+    arrays = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    scalers = {name: array.astype(np.float64) for name, array in arrays.items() if name.startswith(_SCALERS)}
+    return {name: array for name, array in arrays.items() if name not in scalers}, scalers
+
+
+def _positions(fleet: Fleet) -> dict[str, Any]:
+    return {"ids": list(fleet.ids), "origins": fleet.origins.tolist(), "last": fleet.last.tolist()}
+
+
+def _expected(config: dict[str, Any], positions: dict[str, Any]) -> Expected:
+    """Build the table of tensors from sizes alone, before any is read."""
+    model = _empty_model(config)
+    weights, scalers = _weights(model)
+    table = table_of({"weights": weights, "scalers": scalers})
+    n_lanes, sizes = len(positions["ids"]), model.config
+    state: dict[str, tuple[tuple[int, ...], str]] = {
+        f"past.{i:02d}.{spec.name}": ((n_lanes, *spec.shape), spec.dtype)
+        for i, spec in enumerate(model.state_specs())
+    }
+    state["forecast"] = ((n_lanes, sizes.h, len(sizes.quantiles)), "float32")
+    state["linear_spread"] = ((sizes.h,), "float32")
+    return table | {"state": state}
+
+
+def _empty_model(config: dict[str, Any]) -> TXLModel:
+    """Build a model of the sizes that a config claims, if they are not absurd."""
+    if config["class"] != "TXLForecaster":
+        raise FileFormatError(f"the file holds a {config['class']!r}, expected a 'TXLForecaster'.")
+    sizes = ModelConfig.from_json(config["model"])
+    width = max(sizes.d_model, sizes.d_ff, sizes.mem_len, sizes.lookback, sizes.patch_len)
+    outputs = sizes.h * len(sizes.quantiles) * sizes.n_channels
+    if width * (sizes.n_layers * (4 * sizes.d_model + 2 * sizes.d_ff) + outputs) > _MOST_PARAMETERS:
+        raise FileFormatError(f"the file claims a model of more than {_MOST_PARAMETERS:.0e} parameters.")
+    return _built(sizes)
+
+
+def _built(sizes: ModelConfig) -> TXLModel:
+    # Loading must not move the user's random numbers.
+    with torch.random.fork_rng(devices=[]):
+        return TXLModel(sizes)
+
+
+def _plain(params: dict[str, Any]) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in params.items()}
+
+
+def _number(value: float) -> float | None:
+    """NaN is not JSON."""
+    return None if value != value else float(value)
+
+
+def _back(value: float | None) -> float:
+    return float("nan") if value is None else float(value)

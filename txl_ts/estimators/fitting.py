@@ -1,0 +1,140 @@
+"""From a panel to a trained model: sizes, split, closed form, epochs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import warnings
+from dataclasses import asdict, dataclass, replace
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import torch
+
+from txl_ts.config import ModelConfig
+from txl_ts.errors import ShortSeriesWarning
+from txl_ts.estimators.split import Split, split, tail_rows
+from txl_ts.frames import Panel
+from txl_ts.model import TXLModel
+from txl_ts.training import Checkpoint, History, LinearFit, Origins, Trainer, TrainingSettings, fit_linear_path
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What fitting gives.
+
+    Attributes
+    ----------
+    model : TXLModel
+    history : History
+        Of the run that chose the epoch.
+    linear : LinearFit
+        What the closed form found in that run.
+    validation_mse, validation_mae : float
+        Of the point forecast, in raw units, over the validation rows of that run; NaN without any.
+    """
+
+    model: TXLModel
+    history: History
+    linear: LinearFit
+    validation_mse: float
+    validation_mae: float
+
+
+def fit_panel(
+    panel: Panel,
+    config: ModelConfig,
+    settings: TrainingSettings,
+    *,
+    val_size: int | None,
+    checkpoint: str | PathLike[str] | None,
+) -> Fitted:
+    """Train a model.
+
+    With ``val_size`` the last rows of each series choose the epoch and are never trained on. Without, a tail chooses the
+    number of epochs, then a new model is trained on all rows for as many.
+    """
+    rows = tail_rows(panel, h=config.h, patch_len=config.patch_len)
+    if val_size is not None:
+        rows = np.full(panel.n_series, val_size, np.int64)
+    choosing = split(panel, config, val_rows=rows, loss=settings.loss)
+    _warn_short(choosing, panel, config)
+    # Initial weights and dropout draw from torch's global generator; the user's own stream of numbers must not move.
+    with torch.random.fork_rng(devices=[]):
+        fitted = _train(panel, choosing, config, settings, checkpoint=checkpoint, stage="choose", penalty=None)
+        if val_size is not None or choosing.validation is None:
+            return fitted
+        # At least the epochs that were best on the tail; the schedule ends where they end.
+        epochs = fitted.history.best_epoch
+        everything = split(panel, config, val_rows=np.zeros_like(rows), loss=settings.loss)
+        final = _train(
+            panel,
+            Split(everything.train, None, 0),
+            config,
+            replace(settings, max_epochs=epochs),
+            checkpoint=checkpoint,
+            stage="all-rows",
+            penalty=fitted.linear,
+        )
+        return replace(fitted, model=final.model)
+
+
+def _train(
+    panel: Panel,
+    rows: Split,
+    config: ModelConfig,
+    settings: TrainingSettings,
+    *,
+    checkpoint: str | PathLike[str] | None,
+    stage: str,
+    penalty: LinearFit | None,
+) -> Fitted:
+    torch.manual_seed(settings.random_state)
+    model = TXLModel(config)
+    model.normaliser.fit(panel.values[_trained(rows.train)])
+    linear = fit_linear_path(model, rows.train, rows.validation, seed=settings.random_state, known=penalty)
+    model.head.set_spread(linear.spread, config.quantiles)
+    trainer = Trainer(model, rows.train, rows.validation, settings)
+    if checkpoint is None:
+        history = trainer.run()
+    else:
+        keeper = Checkpoint(
+            os.path.join(checkpoint, stage),
+            {"stage": stage, "model": config.to_json(), "settings": asdict(settings), "rows": _digest(panel, rows)},
+        )
+        keeper.resume(trainer)
+        history = trainer.run(lambda: keeper.after_step(trainer))
+    mse, mae = trainer.validation_errors()
+    return Fitted(model, history, linear, mse, mae)
+
+
+def _trained(train: Origins) -> Any:
+    inside = np.zeros(len(train.pieces.values), bool)
+    for a, b in zip(train.pieces.first, train.pieces.stop, strict=True):
+        inside[a:b] = True
+    return inside
+
+
+def _digest(panel: Panel, rows: Split) -> str:
+    digest = hashlib.sha256(panel.values.tobytes())
+    for array in (rows.train.pieces.first, rows.train.pieces.stop, rows.train.first):
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def _warn_short(choosing: Split, panel: Panel, config: ModelConfig) -> None:
+    if choosing.n_untrained:
+        warnings.warn(
+            f"{choosing.n_untrained} of {panel.n_series} series have no more than patch_len={config.patch_len} rows "
+            "to train on: they are forecast, but not trained on. Lower patch_len or val_size to use them.",
+            ShortSeriesWarning,
+            stacklevel=4,
+        )
+    if choosing.validation is None:
+        warnings.warn(
+            f"no series is long enough to hold out rows for h={config.h}: all epochs are trained, none is chosen, and "
+            "without any whole horizon the forecast is the last value. Lower h, or give longer series.",
+            ShortSeriesWarning,
+            stacklevel=4,
+        )

@@ -1,0 +1,624 @@
+"""The forecaster: fit on a frame of many series, forecast, take in new rows, backtest."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from os import PathLike
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import NotFittedError as SklearnNotFittedError
+
+from txl_ts.config import ModelConfig, check_choice, check_integer, check_quantiles
+from txl_ts.errors import ParameterError, TxlError
+from txl_ts.estimators import files
+from txl_ts.estimators.backtest import Batch, backtest, cutoff_range, metrics_of, rows_until
+from txl_ts.estimators.columns import forecast_columns, pick_quantiles
+from txl_ts.estimators.fitting import Fitted, fit_panel
+from txl_ts.estimators.fleet import Fleet
+from txl_ts.estimators.sizes import DEFAULT_QUANTILES, resolve_sizes
+from txl_ts.frames import FrameStyle, Freq, Panel, id_frame, long_frame, read_long
+from txl_ts.training import TrainingSettings
+
+
+class NotFittedError(TxlError, SklearnNotFittedError):
+    """The estimator was used before ``fit``."""
+
+
+class TXLForecaster(BaseEstimator):
+    """Forecast many series with one recurrent model that remembers each of them.
+
+    After ``fit`` every series keeps its memory: ``update`` moves it on row by row without refitting, ``predict`` reads it.
+    Any split of the rows into calls gives the same numbers.
+
+    Parameters
+    ----------
+    h : int
+        Steps ahead.
+    freq : str or int
+        Step of the grid, in the spelling of pandas or polars (``"1h"``, ``"5min"``, ``"MS"``) or an integer; ``"auto"``
+        infers it from all series.
+    quantiles : sequence of float, optional
+        Trained quantiles, .5 among them. Default: .1, .2, …, .9.
+    context : str or int, optional
+        History that forecasts should reach back to, such as ``"90d"`` or a number of rows; sets ``lookback`` and
+        ``mem_len`` where these are ``"auto"``.
+    patch_len, stride, mem_len, lookback, half_life : int or "auto"
+        Rows of a token, rows between two visits of the memory, memory length in visits, rows of the linear path,
+        half-life of the running normaliser in rows. ``"auto"`` sizes them from the frequency and the length of the
+        series; ``params_`` says what was chosen.
+    scaler : {"running", "standard"}
+        Normalise each series by what it has seen so far, or all by the training rows.
+    memory : {"fifo"}
+        Memory policy.
+    d_model, n_layers, n_heads : int
+    d_ff : int or "auto"
+        Sizes of the network.
+    dropout : float
+    loss : {"pinball", "squared", "mase", "owa"}
+        ``"pinball"`` in deviations of each series; ``"squared"`` trains the point forecast by squared error;
+        ``"mase"`` measures in seasonal differences; ``"owa"`` adds a relative term (M4's measure).
+    learning_rate, weight_decay : float
+    max_epochs : int
+        0 leaves the linear path alone.
+    patience : int
+        Epochs without a better validation loss before training stops.
+    batch_size : int
+        Lanes (series × phases) in a training step.
+    segment_len : int
+        Visits of a training segment.
+    carry_memory : bool
+        False resets the memory at each training segment; for comparisons.
+    align : {"error", "nearest"}
+        Stamps off the grid are an error, or are moved to it and counted.
+    max_gap : int, optional
+        A gap of more missing rows begins a series anew. Default: the reach of the model.
+    on_bad_series : {"raise", "skip"}
+        A series that cannot be used is an error, or is left out and listed in ``skipped_``.
+    deterministic : bool
+        Run series in a fixed lane width and row grid, so that their numbers do not depend, to the bit, on which other
+        series are there. Slower.
+    random_state : int
+    verbose : bool
+        Show a bar while training, and what was cleaned, chosen and gained after it.
+
+    Attributes
+    ----------
+    config_ : ModelConfig
+        Sizes of the model.
+    params_ : dict
+        The same as a dictionary, with the reach, and the state's bytes per series.
+    history_ : History
+        Training and validation losses; entry 0 is the linear path alone.
+    validation_mse_, validation_mae_ : float
+        Errors of the point forecast on the validation rows, in units of the target.
+    skipped_ : tuple of (id, reason)
+    cleaned_ : list of str
+        What was done to the rows, in sentences.
+    n_parameters_ : int
+    fit_seconds_ : float
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd
+    >>> from txl_ts import TXLForecaster
+    >>> t = np.arange(400)
+    >>> df = pd.DataFrame({"unique_id": "a", "ds": t, "y": np.sin(t * 2 * np.pi / 24)})
+    >>> model = TXLForecaster(h=3, patch_len=8, d_model=8, n_heads=2, max_epochs=1).fit(df)
+    >>> list(model.predict(level=[80]).columns)
+    ['unique_id', 'ds', 'TXL', 'TXL-lo-80', 'TXL-hi-80']
+
+    References
+    ----------
+    Dai et al. (2019), Transformer-XL (arXiv 1901.02860).
+    """
+
+    def __init__(
+        self,
+        h: int = 1,
+        *,
+        freq: str | int = "auto",
+        quantiles: Sequence[float] | None = None,
+        context: str | int | None = None,
+        patch_len: int | Literal["auto"] = "auto",
+        stride: int | Literal["auto"] = "auto",
+        mem_len: int | Literal["auto"] = "auto",
+        lookback: int | Literal["auto"] = "auto",
+        half_life: float | Literal["auto"] = "auto",
+        scaler: str = "running",
+        memory: str = "fifo",
+        d_model: int = 64,
+        n_layers: int = 2,
+        n_heads: int = 4,
+        d_ff: int | Literal["auto"] = "auto",
+        dropout: float = 0.2,
+        loss: str = "pinball",
+        learning_rate: float = 1e-3,
+        weight_decay: float = 1e-2,
+        max_epochs: int = 10,
+        patience: int = 3,
+        batch_size: int = 32,
+        segment_len: int = 24,
+        carry_memory: bool = True,
+        align: str = "error",
+        max_gap: int | None = None,
+        on_bad_series: str = "raise",
+        deterministic: bool = False,
+        random_state: int = 0,
+        verbose: bool = False,
+    ) -> None:
+        self.h = h
+        self.freq = freq
+        self.quantiles = quantiles
+        self.context = context
+        self.patch_len = patch_len
+        self.stride = stride
+        self.mem_len = mem_len
+        self.lookback = lookback
+        self.half_life = half_life
+        self.scaler = scaler
+        self.memory = memory
+        self.d_model = d_model
+        self.n_layers = n_layers
+        self.n_heads = n_heads
+        self.d_ff = d_ff
+        self.dropout = dropout
+        self.loss = loss
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.max_epochs = max_epochs
+        self.patience = patience
+        self.batch_size = batch_size
+        self.segment_len = segment_len
+        self.carry_memory = carry_memory
+        self.align = align
+        self.max_gap = max_gap
+        self.on_bad_series = on_bad_series
+        self.deterministic = deterministic
+        self.random_state = random_state
+        self.verbose = verbose
+
+    # -- fitting ----------------------------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        df: Any,
+        *,
+        id_col: str | None = "unique_id",
+        time_col: str = "ds",
+        target_col: str = "y",
+        val_size: int | None = None,
+        checkpoint: str | PathLike[str] | None = None,
+    ) -> Self:
+        """Train on a long frame, then fill the memory of each of its series.
+
+        Parameters
+        ----------
+        df : pandas or polars DataFrame, or pyarrow Table
+            One row per series and time, in any order; series may have gaps, NaN and different lengths.
+        id_col : str or None
+            None if the frame is one series.
+        time_col, target_col : str
+        val_size : int, optional
+            The last rows of each series choose the epoch and are never trained on. Without it a tail chooses the number
+            of epochs, and then all rows are trained on.
+        checkpoint : path, optional
+            Folder to write checkpoints to; a run that was interrupted goes on from there, to the same numbers.
+
+        Returns
+        -------
+        TXLForecaster
+            Itself.
+
+        Raises
+        ------
+        FrameError
+            If the frame cannot be used; the subclass and the text say why.
+        ParameterError
+            If a parameter has a value that cannot work.
+        TrainingError
+            If the loss is no longer finite.
+        """
+        begin = time.perf_counter()
+        if val_size is not None:
+            check_integer("val_size", val_size, at_least=1)
+        columns = {"id_col": id_col, "time_col": time_col, "target_col": target_col}
+        panel = self._read(df, self.freq, gap=self.max_gap, **columns)
+
+        def reread(gap: int) -> Panel:
+            return self._read(df, self.freq, gap=gap, warn=False, **columns)
+
+        panel, fitted = self._fit_rows(panel, val_size=val_size, checkpoint=checkpoint, reread=reread)
+        fleet = Fleet.empty(fitted.model).with_series(panel, fitted.model)
+        fleet, _ = fleet.advance(
+            fitted.model, panel, max_gap=self._gap(fitted.model.config), fixed_grid=self.deterministic, one_step=False
+        )
+        self._keep(fitted, panel, fleet)
+        self.fit_seconds_ = time.perf_counter() - begin
+        if self.verbose:
+            print("\n".join(self._report()))  # noqa: T201 - asked for
+        return self
+
+    # -- using ------------------------------------------------------------------------------------------------------
+
+    def predict(
+        self,
+        h: int | None = None,
+        *,
+        df: Any = None,
+        start: Literal["fitted"] | None = None,
+        level: Sequence[float] | None = None,
+        quantiles: Sequence[float] | None = None,
+        ids: Sequence[str | int] | None = None,
+    ) -> Any:
+        """Forecast the rows after the last one of each series. Nothing is changed.
+
+        Parameters
+        ----------
+        h : int, optional
+            Steps ahead, at most the trained ``h``, which is the default.
+        df : frame, optional
+            Rows to walk first: each series starts empty and is forgotten afterwards. Without it the kept memories speak.
+        start : {"fitted"}, optional
+            With ``df``: continue the kept memories instead of starting empty; they stay as they were.
+        level : sequence of float, optional
+            Central intervals in percent: columns ``TXL-lo-80`` and ``TXL-hi-80``.
+        quantiles : sequence of float, optional
+            Columns ``TXL_ql0.1``, …; not together with ``level``. Default: all trained quantiles.
+        ids : sequence, optional
+            Only these series.
+
+        Returns
+        -------
+        frame
+            Of the kind that was fitted on (with ``df``: of its kind): id, time, ``TXL`` (the median) and quantiles.
+
+        Raises
+        ------
+        NotFittedError, ParameterError, FrameError, StateError
+        """
+        self._check_fitted()
+        columns = forecast_columns(self.config_.quantiles, level=level, quantiles=quantiles)
+        n_ahead = self._steps(h)
+        if start not in (None, "fitted"):
+            raise ParameterError(f"start={start!r} must be None or 'fitted'.")
+        fleet, style = self._fleet, self._style
+        if df is not None:
+            panel = self._read_more(df, continues=start == "fitted")
+            fleet = self._fleet if start == "fitted" else Fleet.empty(self._model)
+            fleet.refuse_old_rows(panel, call="predict(start='fitted')")
+            fleet, _ = self._advance(fleet.with_series(panel, self._model), panel, one_step=False)
+            fleet, style = fleet.take(panel.ids), panel.style
+        elif start == "fitted":
+            raise ParameterError("start='fitted' goes with df=rows; predict() alone reads the kept memories already.")
+        if ids is not None:
+            fleet = fleet.take(list(ids))
+        lanes = np.repeat(np.arange(len(fleet)), n_ahead)
+        ahead = np.tile(np.arange(1, n_ahead + 1), len(fleet))
+        stamps = fleet.stamps(lanes, fleet.last[lanes] + ahead, freq=self._freq, zone=style.zone)
+        values = pick_quantiles(fleet.forecast[:, :n_ahead], self.config_.quantiles, list(columns.values()))
+        return self._frame(style, fleet, lanes, stamps, columns, values.reshape(-1, len(columns)))
+
+    def update(self, df: Any) -> Any:
+        """Take in new rows: the memories move on, the weights stay.
+
+        Parameters
+        ----------
+        df : frame
+            Rows after the last one of each series, with the columns of ``fit``. New series start empty. A call with late,
+            repeated or overlapping rows is refused whole, and nothing is changed.
+
+        Returns
+        -------
+        frame
+            What was predicted for those rows one step ahead, before each was seen, beside the target: id, time, ``TXL``,
+            quantiles, target. NaN where nothing had been seen.
+
+        Raises
+        ------
+        NotFittedError, FrameError
+        """
+        self._check_fitted()
+        panel = self._read_more(df, continues=True)
+        self._fleet.refuse_old_rows(panel, call="update")
+        fleet, before = self._advance(self._fleet.with_series(panel, self._model), panel)
+        columns = forecast_columns(self.config_.quantiles, level=None, quantiles=None)
+        values = pick_quantiles(before, self.config_.quantiles, list(columns.values()))
+        stamps = panel.stamps(panel.row_series(), panel.row_ordinals())
+        out = self._frame(panel.style, panel, panel.row_series(), stamps, columns, values, target=panel.values)
+        self._fleet = fleet
+        return out
+
+    def cross_validation(
+        self,
+        df: Any,
+        *,
+        h: int | None = None,
+        n_windows: int,
+        step_size: int = 1,
+        refit: bool | int = False,
+        use_fitted: bool = False,
+        val_size: int | None = None,
+        level: Sequence[float] | None = None,
+        quantiles: Sequence[float] | None = None,
+        output: Literal["frame", "metrics", "batches"] = "frame",
+        id_col: str | None = "unique_id",
+        time_col: str = "ds",
+        target_col: str = "y",
+    ) -> Any:
+        """Backtest: forecasts from many cutoffs, each series walked once. The estimator itself is not changed.
+
+        Parameters
+        ----------
+        df : frame
+            Whole history; the last cutoff leaves ``h`` rows of each series.
+        h : int, optional
+            Steps ahead, at most the trained ``h``.
+        n_windows : int
+            Cutoffs per series.
+        step_size : int
+            Rows between cutoffs.
+        refit : bool or int
+            False fits once, on the rows up to the first cutoff; ``k`` fits again every ``k`` cutoffs, True at every one.
+        use_fitted : bool
+            Walk with the weights that are there. Raises if a cutoff lies before a series' fitted end: such a backtest
+            would have seen its answers.
+        val_size : int, optional
+            For the fits, as in :meth:`fit`.
+        level, quantiles : sequence of float, optional
+            As in :meth:`predict`.
+        output : {"frame", "metrics", "batches"}
+            All forecasts as one frame; errors per series; or an iterator over :class:`Batch`, for backtests too large
+            for a frame.
+        id_col, time_col, target_col : str
+            Columns, where no fit has told them (with ``use_fitted`` those of ``fit`` count).
+
+        Returns
+        -------
+        frame or iterator of Batch
+            ``"frame"``: id, time, cutoff, ``TXL``, quantiles, target.
+
+        Raises
+        ------
+        NotFittedError, ParameterError, FrameError
+        """
+        check_choice("output", output, ("frame", "metrics", "batches"))
+        for name, value in (("n_windows", n_windows), ("step_size", step_size)):
+            check_integer(name, value, at_least=1)
+        if use_fitted:
+            self._check_fitted()
+            if refit:
+                raise ParameterError("use_fitted=True and refit exclude each other: leave one of them out.")
+            panel, steps = self._read_more(df, continues=False), self._steps(h)
+        else:
+            columns = {"id_col": id_col, "time_col": time_col, "target_col": target_col}
+            panel, steps = self._read(df, self.freq, **columns, gap=self.max_gap), self.h if h is None else h
+            check_integer("h", steps, at_least=1)
+            if steps > self.h:
+                raise ParameterError(f"h={steps} is more than the estimator's h={self.h}. Make one with h={steps}.")
+        cutoffs = cutoff_range(panel, h=steps, n_windows=n_windows, step_size=step_size)
+        batches = (
+            self._walk_fitted(panel, cutoffs, h=steps)
+            if use_fitted
+            else self._walk_refitted(panel, cutoffs, h=steps, refit=int(refit), val_size=val_size)
+        )
+        if output == "batches":
+            return batches
+        trained = DEFAULT_QUANTILES if self.quantiles is None else check_quantiles(self.quantiles)
+        if output == "metrics":
+            errors = metrics_of(batches, trained, n_series=panel.n_series)
+            return id_frame(panel.style, ids=panel.ids, columns=errors)
+        wanted = forecast_columns(trained, level=level, quantiles=quantiles)
+        found = list(batches)
+        series = np.concatenate([batch.series for batch in found]).repeat(steps)
+        cutoffs = np.concatenate([batch.cutoffs for batch in found]).repeat(steps)
+        ordinals = np.concatenate([batch.ordinals for batch in found])[:, None] + np.arange(1, steps + 1)
+        values = pick_quantiles(
+            np.concatenate([batch.forecast for batch in found]), trained, list(wanted.values())
+        ).reshape(-1, len(wanted))
+        y = np.concatenate([batch.y for batch in found]).ravel()
+        stamps = panel.stamps(series, ordinals.ravel())
+        return self._frame(panel.style, panel, series, stamps, wanted, values, target=y, cutoffs=cutoffs)
+
+    # -- files ------------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Save weights, memories and parameters to one file (safetensors and JSON; no pickle), atomically.
+
+        Raises
+        ------
+        NotFittedError, SaveError
+        """
+        self._check_fitted()
+        files.save_forecaster(path, self)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Self:
+        """Load what :meth:`save` wrote. A file from a stranger can do nothing but fail.
+
+        Raises
+        ------
+        FileFormatError
+            If the file is damaged, crafted, or of another kind.
+        """
+        return files.load_forecaster(path, cls)
+
+    def export_state(self, path: str | PathLike[str]) -> None:
+        """Write the kept memories alone, for a stream session to restore.
+
+        Raises
+        ------
+        NotFittedError, SaveError
+        """
+        self._check_fitted()
+        files.export_state(path, self)
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "config_")
+
+    def _check_fitted(self) -> None:
+        if not self.__sklearn_is_fitted__():
+            raise NotFittedError(f"this {type(self).__name__} is not fitted yet. Call fit(df) first, or load a saved one.")
+
+    def _settings(self) -> TrainingSettings:
+        names = ("learning_rate", "weight_decay", "max_epochs", "batch_size", "segment_len", "patience", "loss")
+        return TrainingSettings(
+            **{name: getattr(self, name) for name in names},
+            carry_memory=self.carry_memory,
+            random_state=self.random_state,
+            verbose=self.verbose,
+        )
+
+    def _read(
+        self,
+        df: Any,
+        freq: str | int | Freq,
+        *,
+        gap: int | None,
+        origins: Any = None,
+        warn: bool = True,
+        **columns: Any,
+    ) -> Panel:
+        return read_long(
+            df,
+            **columns,
+            freq=freq,
+            align=self.align,
+            max_gap=gap,
+            on_bad_series=self.on_bad_series,
+            origins=origins,
+            warn_unused=warn and origins is None,
+            warn_cleaned=warn,
+        )
+
+    def _read_more(self, df: Any, *, continues: bool) -> Panel:
+        """Read rows with the columns and the frequency that were fitted."""
+        style = self._style
+        return self._read(
+            df,
+            self._freq,
+            gap=self._gap(self.config_),
+            origins=self._fleet.known_origins() if continues else None,
+            id_col=style.id_col,
+            time_col=style.time_col,
+            target_col=style.target_col,
+        )
+
+    def _gap(self, config: ModelConfig) -> int:
+        return config.reach if self.max_gap is None else self.max_gap
+
+    def _steps(self, h: int | None) -> int:
+        if h is None:
+            return self.config_.h
+        check_integer("h", h, at_least=1)
+        if h > self.config_.h:
+            raise ParameterError(
+                f"h={h} is more than the trained h={self.config_.h}. Fit a TXLForecaster(h={h}), or ask for less."
+            )
+        return h
+
+    def _advance(self, fleet: Fleet, panel: Panel, *, one_step: bool = True) -> tuple[Fleet, NDArray[np.float32]]:
+        return fleet.advance(
+            self._model, panel, max_gap=self._gap(self.config_), fixed_grid=self.deterministic, one_step=one_step
+        )
+
+    def _keep(self, fitted: Fitted, panel: Panel, fleet: Fleet) -> None:
+        """Take over all that fitting found, at once."""
+        self._model, self._fleet, self._style, self._freq = fitted.model, fleet, panel.style, panel.freq
+        self.config_ = fitted.model.config
+        self.history_, self.linear_fit_ = fitted.history, fitted.linear
+        self.validation_mse_, self.validation_mae_ = fitted.validation_mse, fitted.validation_mae
+        self.skipped_, self.cleaned_ = panel.skipped, panel.report.lines()
+        self._fitted_end = dict(zip(panel.ids, self._last_stamps().tolist(), strict=True))
+        self._describe()
+
+    def _last_stamps(self) -> NDArray[np.int64]:
+        fleet = self._fleet
+        return fleet.stamps(np.arange(len(fleet)), fleet.last, freq=self._freq, zone=self._style.zone)
+
+    def _describe(self) -> None:
+        """Derive what is shown from what is kept."""
+        config, freq = self.config_, self._freq
+        self.n_parameters_ = sum(p.numel() for p in self._model.parameters()) + sum(
+            b.numel() for b in self._model.linear_path.buffers()
+        )
+        self.params_ = config.to_json() | {
+            "freq": freq.text,
+            "reach": config.reach,
+            "reach_time": freq.duration(config.reach),
+            "lookback_time": freq.duration(config.lookback),
+            "state_nbytes": self._model.state_nbytes(),
+        }
+
+    def _report(self) -> list[str]:
+        """Say what was cleaned, chosen and gained."""
+        config, freq, history = self.config_, self._freq, self.history_
+        lines = [
+            *self.cleaned_,
+            f"{len(self._fleet)} series, step {freq.text}: patch {config.patch_len}, stride {config.stride}, memory "
+            f"{config.mem_len} visits (reach {freq.duration(config.reach)}), look-back {freq.duration(config.lookback)}, "
+            f"{self._model.state_nbytes() / 1024:.1f} KiB of state per series, {self.n_parameters_:,} parameters.",
+        ]
+        if history.validation:
+            alone, best = history.validation[0], min(history.validation)
+            lines.append(
+                f"Validation loss {alone:.4f} with the linear path alone, {best:.4f} with the recurrent path "
+                f"({100 * (1 - best / alone) if alone else 0:.1f} % less), epoch {history.best_epoch} of {history.epochs}."
+            )
+        return lines
+
+    def _frame(
+        self,
+        style: FrameStyle,
+        named: Fleet | Panel,
+        lanes: NDArray[np.int64],
+        stamps: NDArray[np.int64],
+        columns: dict[str, float],
+        values: NDArray[np.float32],
+        *,
+        target: NDArray[np.float32] | None = None,
+        cutoffs: NDArray[np.int64] | None = None,
+    ) -> Any:
+        out: dict[str, Any] = {name: values[:, i] for i, name in enumerate(columns)}
+        if target is not None:
+            out[style.target_col] = target
+        extra = None if cutoffs is None else {"cutoff": cutoffs}
+        return long_frame(style, ids=(named.ids, lanes), stamps=stamps, columns=out, extra_stamps=extra)
+
+    def _fit_rows(
+        self,
+        panel: Panel,
+        *,
+        val_size: int | None,
+        checkpoint: str | PathLike[str] | None = None,
+        reread: Callable[[int], Panel] | None = None,
+    ) -> tuple[Panel, Fitted]:
+        """Size and train a model; the default for the longest gap is known only after the sizes."""
+        typical = int(np.median(panel.series_rows()))
+        config = resolve_sizes(self.get_params(), freq=panel.freq, typical_length=typical)
+        if reread and self.max_gap is None and panel.report.n_filled > config.reach:
+            panel = reread(config.reach)
+        return panel, fit_panel(panel, config, self._settings(), val_size=val_size, checkpoint=checkpoint)
+
+    def _walk_fitted(self, panel: Panel, cutoffs: NDArray[np.int64], *, h: int) -> Iterator[Batch]:
+        first = panel.stamps(np.arange(panel.n_series), cutoffs[:, 0])
+        seen = [name for i, name in enumerate(panel.ids) if first[i] < self._fitted_end.get(name, first[i])]
+        if seen:
+            raise ParameterError(
+                f"use_fitted=True, but for {len(seen)} series, such as {seen[:5]}, the first cutoff lies before the end "
+                "of the rows that were fitted on: the backtest would have seen its answers. "
+                "Give fewer windows, fit on fewer rows, or leave use_fitted out."
+            )
+        return backtest(self._model, panel, cutoffs, h=h, fixed_grid=self.deterministic)
+
+    def _walk_refitted(
+        self, panel: Panel, cutoffs: NDArray[np.int64], *, h: int, refit: int, val_size: int | None
+    ) -> Iterator[Batch]:
+        for some in np.split(cutoffs, range(refit, cutoffs.shape[1], refit), axis=1) if refit else [cutoffs]:
+            _, fitted = self._fit_rows(rows_until(panel, some[:, 0]), val_size=val_size)
+            yield from backtest(fitted.model, panel, some, h=h, fixed_grid=self.deterministic)

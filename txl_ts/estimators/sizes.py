@@ -1,0 +1,90 @@
+"""Sizes that fit the data: what ``"auto"`` means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from txl_ts.config import ModelConfig, check_quantiles
+from txl_ts.errors import ParameterError
+from txl_ts.frames import Freq, rows_in
+
+# A stream's whole state should fit in this; the memory takes what the look-back leaves.
+STATE_BUDGET = 128 * 1024
+DEFAULT_QUANTILES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+_LONGEST_PATCH = 48
+_LONGEST_LOOKBACK = 1008
+
+
+def resolve_sizes(params: Mapping[str, Any], *, freq: Freq, typical_length: int) -> ModelConfig:
+    """Turn an estimator's parameters into a model's sizes.
+
+    Parameters
+    ----------
+    params : mapping
+        As ``TXLForecaster.get_params()`` gives them; ``"auto"`` and ``None`` are filled in.
+    freq : Freq
+        Gives the season: rows of a day for hours and minutes, of a year for months.
+    typical_length : int
+        Rows of a typical series; the look-back leaves most of them for training.
+
+    Raises
+    ------
+    ParameterError
+        If a value cannot work.
+    """
+    season = freq.season
+    patch_len = _given(params, "patch_len", lambda: _patch(season))
+    stride = _given(params, "stride", lambda: patch_len)
+    context = None if params["context"] is None else rows_in(freq, params["context"])
+    lookback = _given(params, "lookback", lambda: _lookback(season, patch_len, typical_length, context))
+    d_model, n_layers = params["d_model"], params["n_layers"]
+    sizes = {
+        "h": params["h"],
+        "quantiles": DEFAULT_QUANTILES if params["quantiles"] is None else check_quantiles(params["quantiles"]),
+        "patch_len": patch_len,
+        "stride": stride,
+        "lookback": lookback,
+        "half_life": float(_given(params, "half_life", lambda: max(7 * min(season, 168), 4 * patch_len))),
+        "scaler": params["scaler"],
+        "memory": params["memory"],
+        "d_model": d_model,
+        "n_layers": n_layers,
+        "n_heads": params["n_heads"],
+        "d_ff": _given(params, "d_ff", lambda: 2 * d_model),
+        "dropout": params["dropout"],
+    }
+    # Checked before they are divided by.
+    checked = ModelConfig(**sizes, mem_len=0)
+    mem_len = _given(params, "mem_len", lambda: _mem_len(checked, context))
+    return ModelConfig(**sizes, mem_len=mem_len)
+
+
+def _given(params: Mapping[str, Any], name: str, auto: Any) -> Any:
+    value = params[name]
+    if isinstance(value, str):
+        if value != "auto":
+            raise ParameterError(f"{name}={value!r} must be a number or 'auto'.")
+        return auto()
+    return value
+
+
+def _patch(season: int) -> int:
+    """One season if that is short, else the largest part of one that is."""
+    if season < 4:
+        return 8
+    return max(n for n in range(1, min(season, _LONGEST_PATCH) + 1) if season % n == 0)
+
+
+def _lookback(season: int, patch_len: int, typical_length: int, context: int | None) -> int:
+    wanted = max(14 * season, 8 * patch_len) if context is None else context
+    return max(min(wanted, _LONGEST_LOOKBACK, typical_length // 3), patch_len, 1)
+
+
+def _mem_len(config: ModelConfig, context: int | None) -> int:
+    """Fill the budget of state bytes, or reach as far as ``context`` asks."""
+    if context is not None:
+        return max(1, -(-(context - config.patch_len + 1) // (config.n_layers * config.stride)))
+    slot = config.n_layers * 2 * config.stride * config.d_model * 4
+    rest = config.n_context_rows * config.n_channels * 2 * 4 + 256  # kept rows; normaliser and counters
+    return max((STATE_BUDGET - rest) // slot - 1, 1)

@@ -1,0 +1,25 @@
+"""Long frames in and out: pandas, polars and pyarrow become panels on a grid, and results go back as the same kind.
+
+- :func:`read_long` reads a frame into a :class:`Panel`.
+- :func:`long_frame` writes one, of the kind that a :class:`FrameStyle` remembers.
+- :func:`parse_freq` reads a frequency; a :class:`Freq` holds the arithmetic on stamps.
+"""
+
+from txl_ts.frames.aliases import parse_freq, rows_in
+from txl_ts.frames.freq import Freq
+from txl_ts.frames.panel import CleaningReport, Panel
+from txl_ts.frames.read import read_long
+from txl_ts.frames.style import FrameStyle
+from txl_ts.frames.write import id_frame, long_frame
+
+__all__ = [
+    "CleaningReport",
+    "FrameStyle",
+    "Freq",
+    "Panel",
+    "id_frame",
+    "long_frame",
+    "parse_freq",
+    "read_long",
+    "rows_in",
+]

@@ -1,0 +1,6 @@
+"""From hidden rows to forecasts."""
+
+from txl_ts.heads.linear_path import LinearPath
+from txl_ts.heads.quantile import QuantileHead
+
+__all__ = ["LinearPath", "QuantileHead"]

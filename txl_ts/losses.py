@@ -1,0 +1,114 @@
+"""Training losses: pinball in units of each series, plainly or with a relative term beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What a loss measures.
+
+    Attributes
+    ----------
+    unit : {"deviation", "seasonal"}
+        Errors are in units of each series: the deviation of its training rows, or their mean absolute seasonal
+        difference (the scale of MASE).
+    relative : float
+        Weight of the error relative to its own level, beside it.
+    squared : bool
+        The point forecast is trained by squared error (it is then a mean), not by absolute error (a median).
+    """
+
+    unit: str
+    relative: float = 0.0
+    squared: bool = False
+
+
+# 20 is about the ratio in which the M4 competition's OWA weighs sMAPE and MASE: (2 · 100 / 18.4) / (1 / 2.4).
+LOSSES = {
+    "pinball": Loss("deviation"),
+    "squared": Loss("deviation", squared=True),
+    "mase": Loss("seasonal"),
+    "owa": Loss("seasonal", relative=20.0),
+}
+
+# A row whose running deviation is more than this many units gives no more gradient than one with this many.
+_LARGEST_RATIO = 20.0
+
+
+def pinball(error: Tensor, quantiles: Sequence[float]) -> Tensor:
+    """Pinball loss, doubled so that the median's is the absolute error.
+
+    Parameters
+    ----------
+    error : Tensor of shape (…, Q)
+        Target minus forecast.
+    quantiles : sequence of float
+
+    Returns
+    -------
+    Tensor of shape (…, Q)
+
+    References
+    ----------
+    Koenker and Bassett (1978), Regression quantiles.
+    """
+    level = error.new_tensor(quantiles)
+    return 2 * torch.maximum(level * error, (level - 1) * error)
+
+
+def forecast_loss(
+    forecast: Tensor,
+    target: Tensor,
+    *,
+    quantiles: Sequence[float],
+    deviation: Tensor,
+    unit: Tensor,
+    level: Tensor,
+    usable: Tensor,
+    loss: Loss,
+) -> Tensor:
+    """Mean loss over the usable targets.
+
+    Parameters
+    ----------
+    forecast : Tensor of shape (B, n, h, C, Q)
+        In raw units above ``level``'s zero.
+    target : Tensor of shape (B, n, h, C)
+        In the same units; anything where not usable.
+    quantiles : sequence of float
+    deviation : Tensor of shape (B, n, C)
+        Running deviation of the row that forecasts.
+    unit : Tensor of shape (B,)
+        What an error is measured in, in raw units.
+    level : Tensor of shape (B, n, C)
+        What must be added to ``forecast`` and ``target`` to have raw values.
+    usable : bool Tensor of shape (B, n, h, C)
+    loss : Loss
+
+    Returns
+    -------
+    Tensor of shape ()
+        0 where nothing is usable.
+    """
+    target = torch.where(usable, target, torch.zeros_like(target))[..., None]
+    error = torch.where(usable[..., None], target - forecast, torch.zeros_like(forecast))
+    scale = torch.maximum(unit[:, None, None], deviation / _LARGEST_RATIO)[:, :, None, :, None]  # (B, n, 1, C, 1)
+    weight = 1 / scale
+    if loss.relative:
+        raw = level[:, :, None, :, None]
+        size = ((target + raw).abs() + (forecast.detach() + raw).abs()).clamp(min=1e-6)
+        weight = weight + loss.relative / torch.maximum(size, 1e-3 * scale)
+    terms = pinball(error, quantiles) * weight
+    if loss.squared:
+        median = list(quantiles).index(0.5)
+        point = (error[..., median] * weight[..., 0]).square()
+        terms = torch.cat([terms[..., :median], point[..., None], terms[..., median + 1 :]], dim=-1)
+    total = terms.sum()
+    return total / (usable.sum() * len(quantiles)).clamp(min=1)

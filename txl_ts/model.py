@@ -1,0 +1,223 @@
+"""The model: ``(x, state) → (y, state)``.
+
+Raw rows in, quantiles in raw units out; scaling, masks, the linear path and the memories are inside. One call may bring
+one row or thousands, for one lane or many: the numbers are the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from txl_ts.backbone import Backbone
+from txl_ts.config import ModelConfig
+from txl_ts.embeddings import PatchEmbedding, RowWindow, RunningNormaliser, Scale, StandardNormaliser
+from txl_ts.errors import ShapeError
+from txl_ts.heads import LinearPath, QuantileHead
+from txl_ts.memory import Fifo
+from txl_ts.state import TensorSpec, state_nbytes
+
+TorchState = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Front:
+    """What the rows of a call give before the backbone, at the rows that were picked.
+
+    Attributes
+    ----------
+    tokens : Tensor of shape (B, n, D)
+    lookback : Tensor of shape (B, n, C, lookback)
+        Windows of the linear path, in deviations.
+    scale : Scale
+    """
+
+    tokens: Tensor
+    lookback: Tensor
+    scale: Scale
+
+
+class TXLModel(nn.Module):
+    """Transformer-XL over raw rows, with a linear path beside it.
+
+    Parameters
+    ----------
+    config : ModelConfig
+
+    References
+    ----------
+    Dai et al. (2019), Transformer-XL (arXiv 1901.02860).
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        channels = config.n_channels
+        self.normaliser = (
+            RunningNormaliser(half_life=config.half_life, n_channels=channels)
+            if config.scaler == "running"
+            else StandardNormaliser(n_channels=channels)
+        )
+        self.window = RowWindow(length=config.n_context_rows + 1, n_channels=channels)
+        self.embedding = PatchEmbedding(patch_len=config.patch_len, n_channels=channels, d_model=config.d_model)
+        self.dropout = nn.Dropout(config.dropout)
+        self.memory = Fifo(mem_len=config.mem_len, stride=config.stride)
+        self.backbone = Backbone(config)
+        self.linear_path = LinearPath(lookback=config.lookback, h=config.h)
+        self.apply(_init_weights)
+        # After the line above: the head starts at zero, so that the first forecast is the linear path's alone.
+        self.head = QuantileHead(d_model=config.d_model, h=config.h, n_channels=channels, quantiles=config.quantiles)
+
+    def state_specs(self) -> tuple[TensorSpec, ...]:
+        """Describe the state of one lane, in the order of the graph's names."""
+        size = {"n_layers": self.config.n_layers, "d_model": self.config.d_model}
+        return (*self.memory.specs(n_kinds=2, **size), *self.normaliser.specs(), *self.window.specs())
+
+    def state_nbytes(self) -> int:
+        """Bytes of state that one lane takes."""
+        return state_nbytes(self.state_specs())
+
+    def init_state(self, n_lanes: int) -> TorchState:
+        """Give the state of lanes that have seen nothing."""
+        return self._zeros(self.state_specs(), n_lanes)
+
+    def forward(
+        self, x: Tensor, state: TorchState, start: Tensor | None = None, *, last_only: bool = False
+    ) -> tuple[Tensor, TorchState]:
+        """Forecast from each row and move the state on.
+
+        Parameters
+        ----------
+        x : Tensor of shape (B, T, C)
+            Raw values; anything that is not finite counts as missing.
+        state : dict of Tensor
+            As :meth:`init_state` or an earlier call gave it; not changed.
+        start : Tensor of shape (B, 1), optional
+            Non-zero where a lane begins anew before its first row.
+        last_only : bool
+            Give the forecast of the last row only.
+
+        Returns
+        -------
+        y : Tensor of shape (B, T, h, C, Q)
+            Quantiles in raw units; T is 1 with ``last_only``.
+        state : dict of Tensor
+        """
+        self._check(x)
+        n_rows = x.shape[1]
+        state = restarted(state, start)
+        picked = torch.arange(n_rows, device=x.device)
+        front, norm, rows = self.front(x, state["norm"], state["rows"], picked)
+        hidden, mem, count = self.backbone(front.tokens, state["mem"], state["count"], memory=self.memory)
+        if last_only:
+            hidden, picked = hidden[:, -1:], picked[-1:]
+            front = Front(front.tokens[:, -1:], front.lookback[:, -1:], front.scale.at(picked))
+        y = front.scale.restore(self.head(hidden, self.linear_path(front.lookback)))
+        return y, {"mem": mem, "count": count, "norm": norm, "rows": rows}
+
+    # -- training: hidden rows instead of keys and values, a few phases as lanes of their own ------------------------
+
+    def init_visits(self, n_lanes: int, *, n_phases: int) -> TorchState:
+        """Give a fresh training state: one front per lane, one memory of hidden rows per lane and phase."""
+        size = {"n_layers": self.config.n_layers, "d_model": self.config.d_model}
+        back = self._zeros(self._visited_memory().specs(n_kinds=1, **size), n_lanes * n_phases)
+        return back | self._zeros((*self.normaliser.specs(), *self.window.specs()), n_lanes)
+
+    def forward_visits(
+        self, x: Tensor, state: TorchState, phases: Tensor, start: Tensor | None = None
+    ) -> tuple[Tensor, Front, TorchState]:
+        """Forecast from the rows of some phases only, with memory that gives gradients to its projections.
+
+        Parameters
+        ----------
+        x : Tensor of shape (B, T, C)
+            Raw rows; T is a multiple of the stride.
+        state : dict of Tensor
+            Of :meth:`init_visits`.
+        phases : int64 Tensor of shape (P,)
+            Which rows of each stride are visited, in 0..stride − 1.
+        start : Tensor of shape (B, 1), optional
+            Non-zero where a lane begins anew.
+
+        Returns
+        -------
+        z : Tensor of shape (B, n · P, h, C, Q)
+            Quantiles in deviations, at the visited rows in the order (visit, phase).
+        front : Front
+            At the same rows.
+        state : dict of Tensor
+            Memory rows carry no gradient.
+        """
+        self._check(x)
+        stride = self.config.stride
+        n_visits, n_phases = x.shape[1] // stride, len(phases)
+        if x.shape[1] % stride:
+            raise ShapeError(f"training segments must be a multiple of stride={stride} rows, got {x.shape[1]}.")
+        lane_start = None if start is None else start.repeat_interleave(n_phases, dim=0)
+        back = restarted({name: state[name] for name in ("mem", "count")}, lane_start)
+        ahead = restarted({name: state[name] for name in ("norm", "rows")}, start)
+        picked = (torch.arange(n_visits, device=x.device)[:, None] * stride + phases).flatten()
+        front, norm, rows = self.front(x, ahead["norm"], ahead["rows"], picked)
+        lanes = front.tokens.unflatten(1, (n_visits, n_phases)).transpose(1, 2).flatten(0, 1)  # (B · P, n, D)
+        hidden, mem, count = self.backbone(lanes, back["mem"], back["count"], memory=self._visited_memory())
+        hidden = hidden.unflatten(0, (len(x), n_phases)).transpose(1, 2).flatten(1, 2)  # (B, n · P, D)
+        z = self.head(hidden, self.linear_path(front.lookback))
+        return z, front, {"mem": mem.detach(), "count": count, "norm": norm, "rows": rows}
+
+    # -- parts ------------------------------------------------------------------------------------------------------
+
+    def front(self, x: Tensor, norm: Tensor, rows: Tensor, picked: Tensor) -> tuple[Front, Tensor, Tensor]:
+        """Normalise the rows of a call and embed those that are picked; nothing here has memory of its own.
+
+        Returns
+        -------
+        front : Front
+        norm, rows : Tensor
+            The two state tensors, moved on.
+        """
+        present = x.isfinite()
+        # where, before any product: 0 · NaN is NaN.
+        x = torch.where(present, x, x.new_zeros(()))
+        scale, norm = self.normaliser(x, present, norm)
+        above = torch.where(present, x - scale.shift, x.new_zeros(()))
+        history, rows = self.window.extend(above, present, rows)
+        scale = scale.at(picked)
+        z, seen = self.window.at(history, picked, scale)
+        patch = slice(z.shape[-1] - self.config.patch_len, None)
+        tokens = self.embedding(z[..., patch], seen[..., patch], scale)
+        return Front(self.dropout(tokens), z[..., z.shape[-1] - self.config.lookback :], scale), norm, rows
+
+    def _visited_memory(self) -> Fifo:
+        return Fifo(mem_len=self.config.mem_len)
+
+    def _zeros(self, specs: tuple[TensorSpec, ...], n_lanes: int) -> TorchState:
+        weight = self.embedding.linear.weight
+        dtypes = {"float32": weight.dtype, "int32": torch.int32}
+        return {s.name: torch.zeros(n_lanes, *s.shape, dtype=dtypes[s.dtype], device=weight.device) for s in specs}
+
+    def _check(self, x: Tensor) -> None:
+        if x.ndim != 3 or x.shape[2] != self.config.n_channels or not x.shape[1]:
+            raise ShapeError(
+                f"x must have shape (lanes, rows ≥ 1, n_channels={self.config.n_channels}), got {tuple(x.shape)}."
+            )
+
+
+def restarted(state: TorchState, start: Tensor | None) -> TorchState:
+    """Make some lanes fresh. Their memory rows stay, but are invisible: the counters say that no slot is filled."""
+    if start is None:
+        return state
+    fresh = start.reshape(-1) > 0
+    return {
+        name: t if name == "mem" else torch.where(fresh.reshape(-1, *(1,) * (t.ndim - 1)), torch.zeros_like(t), t)
+        for name, t in state.items()
+    }
+
+
+def _init_weights(module: nn.Module) -> None:
+    """Draw linear maps from N(0, 0.02), as Transformer-XL does."""
+    if isinstance(module, nn.Linear):
+        nn.init.normal_(module.weight, std=0.02)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)

@@ -1,0 +1,19 @@
+"""Training: lanes of segments that slide along the series, and the closed form of the linear path."""
+
+from txl_ts.training.checkpoint import Checkpoint
+from txl_ts.training.closed_form import LinearFit, fit_linear_path
+from txl_ts.training.loop import History, Trainer
+from txl_ts.training.pieces import Pieces
+from txl_ts.training.segments import Origins
+from txl_ts.training.settings import TrainingSettings
+
+__all__ = [
+    "Checkpoint",
+    "History",
+    "LinearFit",
+    "Origins",
+    "Pieces",
+    "Trainer",
+    "TrainingSettings",
+    "fit_linear_path",
+]

@@ -1,0 +1,271 @@
+"""The training loop: plain torch, lanes of segments, memory carried from step to step.
+
+A run is a function of model, rows and settings: every epoch draws its own random numbers from (seed, epoch), dropout from
+torch's generator, whose state is part of a checkpoint. A run that stops at any step and goes on is bit for bit the run
+that did not stop.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from txl_ts.errors import TrainingError
+from txl_ts.losses import LOSSES, forecast_loss
+from txl_ts.model import Front, TorchState, TXLModel
+from txl_ts.training.pieces import Step, schedule
+from txl_ts.training.segments import Origins, Segment, segments
+from txl_ts.training.settings import TrainingSettings
+
+_VALIDATION_ROWS = 512
+_VALIDATION_LANES = 32
+
+
+@dataclass
+class History:
+    """Losses of a run; entry 0 of ``validation`` is the linear path alone.
+
+    Attributes
+    ----------
+    train : list of float
+        Mean loss of each epoch, with dropout.
+    validation : list of float
+        Loss on the validation rows after each epoch; empty without validation rows.
+    best_epoch : int
+        The epoch whose weights were kept; 0 is the linear path alone.
+    """
+
+    train: list[float] = field(default_factory=list)
+    validation: list[float] = field(default_factory=list)
+    best_epoch: int = 0
+
+    @property
+    def epochs(self) -> int:
+        """Epochs that were finished."""
+        return len(self.train)
+
+
+@dataclass
+class Progress:
+    """Where a run stands; with weights, optimiser and lanes, all that a checkpoint needs.
+
+    Attributes
+    ----------
+    step : int
+        Steps done in the current epoch.
+    loss_sum : float
+        Sum of their losses.
+    lanes : dict of Tensor
+        Training state of the lanes after that step; empty at the start of an epoch.
+    best : dict of Tensor
+        The best weights so far; empty without validation rows.
+    """
+
+    history: History = field(default_factory=History)
+    step: int = 0
+    loss_sum: float = 0.0
+    lanes: TorchState = field(default_factory=dict)
+    best: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Trainer:
+    """Trains the recurrent path; the linear path stays as its closed form left it.
+
+    Parameters
+    ----------
+    model : TXLModel
+        Trained in place.
+    train : Origins
+    validation : Origins or None
+        Rows that choose the epoch. None trains for all epochs and keeps the last weights.
+    settings : TrainingSettings
+    """
+
+    def __init__(self, model: TXLModel, train: Origins, validation: Origins | None, settings: TrainingSettings) -> None:
+        self.model, self.train, self.validation, self.settings = model, train, validation, settings
+        stride = model.config.stride
+        self.n_lanes = max(min(len(train.pieces), settings.batch_size), 1)
+        self.n_phases = min(stride, max(settings.batch_size // self.n_lanes, 1))
+        self.n_rows = settings.segment_len * stride
+        # An epoch walks each piece by some of its phases, and has enough steps to be worth a look at the validation.
+        self.n_passes = 1
+        per_pass = max(self._count_steps(), 1)
+        phases = min(stride, settings.phases_per_epoch)
+        self.n_passes = max(round(phases / self.n_phases), -(-settings.least_steps // per_pass), 1)
+        self.n_steps = self._count_steps()
+        self.optimiser = torch.optim.AdamW(
+            model.parameters(), settings.learning_rate, weight_decay=settings.weight_decay, foreach=False
+        )
+        self.progress = Progress()
+
+    def run(self, after_step: Callable[[], None] | None = None) -> History:
+        """Train from where ``progress`` stands to the end, and leave the best weights in the model.
+
+        Parameters
+        ----------
+        after_step : callable, optional
+            Called after each step and each epoch; what it raises ends the run.
+        """
+        progress, history = self.progress, self.progress.history
+        if self.validation and not history.validation:
+            history.validation.append(self.validation_loss())
+            progress.best = _copied(self.model.state_dict())
+        with tqdm(
+            total=self.settings.max_epochs * self.n_steps,
+            initial=history.epochs * self.n_steps + progress.step,
+            disable=not self.settings.verbose,
+            desc="training",
+            unit="step",
+        ) as bar:
+            while history.epochs < self.settings.max_epochs and not self._is_patience_over():
+                self._epoch(after_step, bar)
+        if progress.best:
+            self.model.load_state_dict(progress.best)
+        else:
+            history.best_epoch = history.epochs
+        self.model.eval()
+        return history
+
+    def validation_loss(self) -> float:
+        """Loss of the current weights on the validation rows."""
+        if self.validation is None:
+            return math.nan
+        self.model.eval()
+        total, count = 0.0, 0
+        with torch.inference_mode():
+            for segment, front, z, picked in _forecasts(self.model, self.validation):
+                n = int(segment.targets(picked, front.scale)[1].sum())
+                total += float(self._loss(segment, front, z, picked)) * n
+                count += n
+        return total / count if count else math.nan
+
+    def validation_errors(self) -> tuple[float, float]:
+        """Mean squared and mean absolute error of the point forecast on the validation rows, in raw units."""
+        if self.validation is None:
+            return math.nan, math.nan
+        median = self.model.config.quantiles.index(0.5)
+        square, absolute, count = 0.0, 0.0, 0
+        with torch.inference_mode():
+            for segment, front, z, picked in _forecasts(self.model, self.validation):
+                target, usable = segment.targets(picked, front.scale)
+                point = front.scale.mean[:, :, None] + z[..., median] * front.scale.deviation[:, :, None]
+                error = (target - point)[usable].double()
+                square += float(error.square().sum())
+                absolute += float(error.abs().sum())
+                count += len(error)
+        return (square / count, absolute / count) if count else (math.nan, math.nan)
+
+    def _epoch(self, after_step: Callable[[], None] | None, bar: tqdm) -> None:
+        progress, history = self.progress, self.progress.history
+        rng = np.random.default_rng([self.settings.random_state, history.epochs])
+        phases = torch.from_numpy(rng.permutation(self.model.config.stride)[: self.n_phases].copy())
+        if not progress.lanes:
+            progress.lanes = self.model.init_visits(self.n_lanes, n_phases=self.n_phases)
+        self.model.train()
+        steps = itertools.islice(self._schedule(rng), progress.step, None)
+        for segment in segments(self.train, steps, n_rows=self.n_rows, h=self.model.config.h):
+            progress.loss_sum += self._step(segment, phases)
+            progress.step += 1
+            bar.update()
+            if after_step:
+                after_step()
+        history.train.append(progress.loss_sum / max(progress.step, 1))
+        if self.validation:
+            history.validation.append(self.validation_loss())
+            bar.set_postfix(validation=f"{history.validation[-1]:.4f}")
+            if history.validation[-1] < history.validation[history.best_epoch]:
+                history.best_epoch, progress.best = history.epochs, _copied(self.model.state_dict())
+        progress.step, progress.loss_sum, progress.lanes = 0, 0.0, {}
+        if after_step:
+            after_step()
+
+    def _step(self, segment: Segment, phases: Tensor) -> float:
+        stride = self.model.config.stride
+        lanes = self.progress.lanes
+        if not self.settings.carry_memory:
+            lanes = lanes | {name: torch.zeros_like(lanes[name]) for name in ("mem", "count")}
+        z, front, self.progress.lanes = self.model.forward_visits(segment.x, lanes, phases, segment.start)
+        picked = (torch.arange(self.settings.segment_len)[:, None] * stride + phases).flatten()
+        loss = self._loss(segment, front, z, picked)
+        if not bool(loss.isfinite()):
+            raise TrainingError(
+                f"the loss became {float(loss)} in epoch {self.progress.history.epochs + 1}. "
+                f"Lower learning_rate (it is {self.settings.learning_rate:g}), or look for absurd values in the target."
+            )
+        self.optimiser.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
+        for group in self.optimiser.param_groups:
+            group["lr"] = self._learning_rate()
+        self.optimiser.step()
+        return float(loss.detach())
+
+    def _learning_rate(self) -> float:
+        """Warm up linearly, then a cosine to 0."""
+        done = self.progress.history.epochs * self.n_steps + self.progress.step
+        part = (done + 1) / (self.settings.max_epochs * self.n_steps)
+        return self.settings.learning_rate * min(1.0, part / self.settings.warm_up) * (1 + math.cos(math.pi * part)) / 2
+
+    def _loss(self, segment: Segment, front: Front, z: Tensor, picked: Tensor) -> Tensor:
+        scale = front.scale
+        target, usable = segment.targets(picked, scale)
+        return forecast_loss(
+            scale.mean[:, :, None, :, None] + z * scale.deviation[:, :, None, :, None],
+            target,
+            quantiles=self.model.config.quantiles,
+            deviation=scale.deviation,
+            unit=segment.unit,
+            level=scale.shift.expand_as(scale.mean),
+            usable=usable,
+            loss=LOSSES[self.settings.loss],
+        )
+
+    def _schedule(self, rng: np.random.Generator) -> Iterator[Step]:
+        return schedule(
+            self.train.pieces,
+            n_lanes=self.n_lanes,
+            n_passes=self.n_passes,
+            n_rows=self.n_rows,
+            stride=self.model.config.stride,
+            rng=rng,
+        )
+
+    def _count_steps(self) -> int:
+        """Count the steps of an epoch; cuts differ between epochs by a step at most, which only the schedule sees."""
+        return sum(1 for _ in self._schedule(np.random.default_rng(self.settings.random_state)))
+
+    def _is_patience_over(self) -> bool:
+        history = self.progress.history
+        return bool(self.validation) and history.epochs - history.best_epoch >= self.settings.patience
+
+
+def _forecasts(model: TXLModel, origins: Origins) -> Iterator[tuple[Segment, Front, Tensor, Tensor]]:
+    """Forecast from every row, all phases, in large segments."""
+    stride, h = model.config.stride, model.config.h
+    n_lanes = min(len(origins.pieces), _VALIDATION_LANES)
+    n_rows = max(_VALIDATION_ROWS // stride, 1) * stride
+    state = model.init_visits(n_lanes, n_phases=stride)
+    phases, picked = torch.arange(stride), torch.arange(n_rows)
+    steps = schedule(
+        origins.pieces,
+        n_lanes=n_lanes,
+        n_passes=1,
+        n_rows=n_rows,
+        stride=1,
+        jump=False,
+        rng=np.random.default_rng(0),
+    )
+    for segment in segments(origins, steps, n_rows=n_rows, h=h):
+        z, front, state = model.forward_visits(segment.x, state, phases, segment.start)
+        yield segment, front, z, picked
+
+
+def _copied(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in weights.items()}

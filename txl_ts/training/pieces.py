@@ -1,0 +1,107 @@
+"""The rows to train on: contiguous pieces of one flat array, and the schedule that walks lanes along them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Contiguous runs of rows, each walked from an empty memory.
+
+    Attributes
+    ----------
+    values : float32 array of shape (N,)
+        All rows of all series; NaN where missing. Never copied.
+    first, stop : int64 array of shape (n,)
+        Rows of each piece.
+    unit : float32 array of shape (n,)
+        What the loss measures the errors of each piece in, in raw units; positive.
+    """
+
+    values: NDArray[np.float32]
+    first: NDArray[np.int64]
+    stop: NDArray[np.int64]
+    unit: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def take(self, picked: NDArray[np.int64]) -> Pieces:
+        """Keep some pieces."""
+        return Pieces(self.values, self.first[picked], self.stop[picked], self.unit[picked])
+
+    def rows(self, first: NDArray[np.int64], stop: NDArray[np.int64], *, n_rows: int) -> NDArray[np.float32]:
+        """Cut ``n_rows`` rows from each ``first`` on, of shape (B, n_rows); NaN from ``stop`` on."""
+        index = first[:, None] + np.arange(n_rows)
+        inside = index < stop[:, None]
+        return np.where(inside, self.values[np.where(inside, index, 0)], np.float32(np.nan))
+
+
+@dataclass(frozen=True)
+class Step:
+    """Where each lane stands in one training step.
+
+    Attributes
+    ----------
+    piece : int64 array of shape (B,)
+        −1: the lane has nothing left to do in this epoch.
+    row : int64 array of shape (B,)
+        First row of the segment, in the flat array.
+    begun : int64 array of shape (B,)
+        Row where the lane entered its piece: ``row == begun`` where it starts anew.
+    """
+
+    piece: NDArray[np.int64]
+    row: NDArray[np.int64]
+    begun: NDArray[np.int64]
+
+
+def schedule(
+    pieces: Pieces,
+    *,
+    n_lanes: int,
+    n_passes: int,
+    n_rows: int,
+    stride: int,
+    rng: np.random.Generator,
+    jump: bool = True,
+) -> Iterator[Step]:
+    """Walk lanes along all pieces, in random order: a lane that ends a piece begins the next one that waits.
+
+    Parameters
+    ----------
+    pieces : Pieces
+    n_lanes : int
+    n_passes : int
+        Times that each piece is walked.
+    n_rows : int
+        Rows of a segment.
+    stride : int
+        Each walk skips up to ``stride − 1`` rows of its piece.
+    rng : numpy Generator
+    jump : bool
+        Long pieces skip up to a whole segment instead, so that segments are cut elsewhere in each epoch.
+    """
+    waiting = list(np.concatenate([rng.permutation(len(pieces)) for _ in range(n_passes)])[::-1])
+    piece = np.full(n_lanes, -1, np.int64)
+    row, begun = np.zeros(n_lanes, np.int64), np.zeros(n_lanes, np.int64)
+    while True:
+        for lane in range(n_lanes):
+            # The last row of a piece has no target.
+            if piece[lane] >= 0 and row[lane] < pieces.stop[piece[lane]] - 1:
+                continue
+            piece[lane] = waiting.pop() if waiting else -1
+            if piece[lane] >= 0:
+                length = pieces.stop[piece[lane]] - pieces.first[piece[lane]]
+                most = n_rows if jump and length >= 4 * n_rows else min(stride, max(length // 4, 1))
+                skip = rng.integers(most)
+                row[lane] = begun[lane] = pieces.first[piece[lane]] + skip
+        if (piece < 0).all():
+            return
+        yield Step(piece.copy(), row.copy(), begun.copy())
+        row += n_rows

@@ -1,0 +1,115 @@
+"""One pass over many series: lanes of like length run side by side, each row is read once, memory is O(lanes × rows)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from txl_ts.model import TorchState, TXLModel
+from txl_ts.state import State, init_state
+
+# Rows of all lanes in one call; the windows of the linear path make a row cost kilobytes.
+_ROWS_PER_CALL = 4096
+# Row counts of calls that keep to a fixed grid, largest first.
+_GRID = (64, 16, 4, 1)
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Forecasts of some lanes from some consecutive rows.
+
+    Attributes
+    ----------
+    lanes : int64 array of shape (B,)
+        Positions in the given sequence of runs.
+    row : int
+        First row, counted from the start of each run.
+    y : float32 array of shape (B, T, h, C, Q)
+        Quantiles in raw units.
+    """
+
+    lanes: NDArray[np.int64]
+    row: int
+    y: NDArray[np.float32]
+
+
+def walk(
+    model: TXLModel,
+    runs: Sequence[NDArray[np.float32]],
+    state: State | None,
+    *,
+    wanted_from: NDArray[np.int64] | None = None,
+    lane_width: int = 64,
+    fixed_grid: bool = False,
+) -> Iterator[Stretch]:
+    """Feed runs of rows to their lanes and give the forecasts from every row.
+
+    ``state`` is moved on **in place** as the walk goes: give a copy if it must stay. None starts every lane empty and
+    forgets it at its end.
+
+    Parameters
+    ----------
+    model : TXLModel
+    runs : sequence of float32 array of shape (n_i,) or (n_i, C)
+        One run of consecutive rows per lane; may be empty.
+    state : dict of array, or None
+        Lane ``i`` belongs to run ``i``.
+    wanted_from : int64 array of shape (n_lanes,), optional
+        First row of each run whose forecast is wanted; earlier rows are walked, and most of them not given.
+    lane_width : int
+        Lanes that run side by side.
+    fixed_grid : bool
+        Always run ``lane_width`` lanes, and rows in steps of a fixed grid: a lane's numbers then do not depend, to the
+        bit, on which other lanes are there. Slower.
+
+    Yields
+    ------
+    Stretch
+    """
+    length = np.array([len(run) for run in runs], np.int64)
+    for batch in _batches(length, lane_width=lane_width, equal_length=fixed_grid):
+        lanes, row = batch, 0
+        kept = init_state(model.state_specs(), n_lanes=len(batch)) if state is None else state
+        while len(lanes := lanes[length[lanes] > row]):
+            n_rows = int(length[lanes].min()) - row
+            n_rows = next(g for g in _GRID if g <= n_rows) if fixed_grid else min(n_rows, _ROWS_PER_CALL // len(lanes))
+            rows = np.stack([runs[lane][row : row + n_rows] for lane in lanes]).reshape(len(lanes), n_rows, -1)
+            first = 0 if wanted_from is None else int(wanted_from[lanes].min())
+            # Without a state of the caller's, lanes are counted within the batch; those that end first stand last.
+            at = np.arange(len(lanes)) if state is None else lanes
+            width = lane_width if fixed_grid else len(lanes)
+            y = _call(model, rows, kept, at, width=width, wanted=first < row + n_rows)
+            if y is not None:
+                yield Stretch(lanes, row, y)
+            row += n_rows
+
+
+def _batches(length: NDArray[np.int64], *, lane_width: int, equal_length: bool) -> Iterator[NDArray[np.int64]]:
+    """Put lanes of like length together, longest first: ends that lie apart cost a call each."""
+    order = np.argsort(-length, kind="stable")
+    cuts = np.flatnonzero(np.diff(length[order])) + 1 if equal_length else []
+    for group in np.split(order, cuts):
+        for head in range(0, len(group), lane_width):
+            yield group[head : head + lane_width]
+
+
+def _call(
+    model: TXLModel, rows: NDArray[np.float32], state: State, lanes: NDArray[np.int64], *, width: int, wanted: bool
+) -> NDArray[np.float32] | None:
+    """Run one call of ``width`` lanes, those beyond the given ones empty, and put the new state where it belongs."""
+    n = len(lanes)
+    padding = ((0, width - n), (0, 0), (0, 0))
+    x = torch.from_numpy(np.pad(rows, padding, constant_values=np.nan) if width > n else rows)
+    past: TorchState = {}
+    for name, array in state.items():
+        part = array[lanes]
+        past[name] = torch.from_numpy(np.concatenate([part, np.zeros((width - n, *part.shape[1:]), part.dtype)]))
+    with torch.inference_mode():
+        y, new = model(x, past, last_only=not wanted)
+    for name, tensor in new.items():
+        state[name][lanes] = tensor[:n].numpy()
+    return y[:n].numpy() if wanted else None
