@@ -1,5 +1,6 @@
 """Fixtures that every test file may use."""
 
+import copy
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -28,3 +29,55 @@ def frame(request: pytest.FixtureRequest) -> Callable[[Mapping[str, Any]], Any]:
     library = pytest.importorskip(request.param, reason=f"{request.param} is not installed")
     constructor: Callable[[Mapping[str, Any]], Any] = library.table if request.param == "pyarrow" else library.DataFrame
     return constructor
+
+
+# ---------------------------------------------------------------------------------------------- a small forecaster
+
+
+@pytest.fixture(scope="session")
+def tiny() -> dict[str, Any]:
+    """Parameters of a forecaster that fits within a second; lengths that could be swapped differ from each other."""
+    return {
+        **{"h": 3, "freq": "1h", "quantiles": (0.1, 0.5, 0.8), "patch_len": 4, "stride": 3, "mem_len": 5},
+        **{"lookback": 16, "half_life": 24, "d_model": 8, "n_layers": 2, "n_heads": 2, "d_ff": 10},
+        **{"batch_size": 8, "segment_len": 8, "max_epochs": 2, "learning_rate": 1e-2},
+    }
+
+
+@pytest.fixture(scope="session")
+def make_rows() -> Callable[..., Any]:
+    """Make hourly series as one pandas frame: ragged, with some missing values, each at its own level."""
+    import numpy as np
+    import pandas as pd
+
+    def make(n_series: int = 3, n_rows: int = 100, *, seed: int = 0, start: str = "2024-01-01") -> Any:
+        rng = np.random.default_rng(seed)
+        parts = []
+        for i in range(n_series):
+            t = np.arange(n_rows + 7 * (i % 5))
+            y = i % 7 + (1 + i % 3) * np.sin(2 * np.pi * (t + 5 * i) / 24) + rng.normal(0, 0.3, len(t))
+            y[rng.random(len(t)) < 0.04] = np.nan
+            y[0] = i % 7
+            ds = pd.date_range(start, periods=len(t), freq="h").as_unit("us") + pd.Timedelta(hours=2 * (i % 4))
+            parts.append(pd.DataFrame({"unique_id": f"T{i + 1}", "ds": ds, "y": y}))
+        return pd.concat(parts, ignore_index=True)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def fitted(tiny: dict[str, Any], make_rows: Callable[..., Any]) -> Any:
+    """A forecaster that was fitted on ``make_rows()``; never changed: tests that change one take ``forecaster``."""
+    from txl_ts import TXLForecaster
+    from txl_ts.training import Trainer
+
+    with pytest.MonkeyPatch.context() as patch:
+        # Its last epoch is kept, whatever it is worth: where the linear path alone is chosen, memories prove nothing.
+        patch.setattr(Trainer, "validation_loss", lambda trainer: 1.0 / (1 + trainer.progress.history.epochs))
+        return TXLForecaster(**tiny).fit(make_rows(), val_size=12)
+
+
+@pytest.fixture
+def forecaster(fitted: Any) -> Any:
+    """A copy of ``fitted`` that a test may change."""
+    return copy.deepcopy(fitted)

@@ -8,10 +8,8 @@ import pytest
 from txl_ts.config import ModelConfig
 from txl_ts.errors import ParameterError, TxlError
 
-SIZES = {
-    **{"h": 3, "quantiles": (0.1, 0.5, 0.9), "patch_len": 4, "stride": 2, "mem_len": 5, "lookback": 6},
-    **{"half_life": 24.0, "d_model": 8, "n_layers": 2, "n_heads": 2, "d_ff": 12},
-}
+SIZES = dict(h=3, quantiles=(0.1, 0.5, 0.9), patch_len=4, stride=2, mem_len=5, lookback=6)
+SIZES |= dict(half_life=24.0, d_model=8, n_layers=2, n_heads=2, d_ff=12)
 
 
 def make(**changes):

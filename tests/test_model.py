@@ -15,11 +15,18 @@ from txl_ts.errors import ShapeError
 from txl_ts.model import TXLModel
 from txl_ts.state import from_arrays, to_arrays
 
-SIZES = {
-    **{"h": 3, "quantiles": (0.1, 0.5, 0.8, 0.9), "n_channels": 1, "patch_len": 4, "stride": 4, "mem_len": 5},
-    **{"lookback": 7, "half_life": 24.0, "d_model": 8, "n_layers": 2, "n_heads": 2, "d_ff": 10},
-}
+SIZES = dict(h=3, quantiles=(0.1, 0.5, 0.8, 0.9), n_channels=1, patch_len=4, stride=4, mem_len=5, lookback=7)
+SIZES |= dict(half_life=24.0, d_model=8, n_layers=2, n_heads=2, d_ff=10)
 FINITE_FLOAT32 = float(np.finfo(np.float32).max)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Small products on two threads of a busy machine wait for each other: ten times slower."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def make_model(dtype=torch.float32, seed=0, **changes):
@@ -67,15 +74,16 @@ def same_bits(a, b):
     return torch.equal(a.isnan(), b.isnan()) and torch.equal(a.nan_to_num(0), b.nan_to_num(0))
 
 
-def random_chunks(n_rows, rng, longest):
+def random_chunks(n_rows, rng, longest, *, short_ones=False):
+    """Lengths in 1..longest that sum to ``n_rows``; log-uniform when short ones should be as many as long ones."""
     chunks = []
     while (left := n_rows - sum(chunks)) > 0:
-        # Log-uniform: short and long chunks alike.
-        chunks.append(min(left, int(np.exp(rng.uniform(0, np.log(longest + 1))))))
+        length = np.exp(rng.uniform(0, np.log(longest + 1))) if short_ones else rng.integers(1, longest + 1)
+        chunks.append(min(left, int(length)))
     return chunks
 
 
-# --------------------------------------------------------------------------------------------------------- the closed form
+# ------------------------------------------------------------------------------------------------------ the closed form
 
 VARIANTS = {
     "default": {},
@@ -140,48 +148,42 @@ def test_a_missing_run_keeps_the_forecast_at_its_level():
     assert all(tensor.isfinite().all() for tensor in state.values())
 
 
-# ------------------------------------------------------------------------------------------------------------- T2 chunking
-
-STREAMS = {
-    "noise": lambda: noise(10_000),
-    "walk with gaps": lambda: with_gaps(noise(10_000).cumsum(dim=1)),
-    "high level": lambda: 101325 + 10 * noise(10_000),
-}
+# ---------------------------------------------------------------------------------------------------------- T2 chunking
 
 
-@pytest.mark.parametrize("stream", STREAMS)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
-def test_any_split_of_ten_thousand_rows_gives_the_same_outputs_and_state(stream, dtype, tolerance):
-    model, x = make_model(dtype), STREAMS[stream]().to(dtype)
-    rng = np.random.default_rng(20)
+def test_any_split_of_ten_thousand_rows_gives_the_same_outputs_and_state(dtype, tolerance):
+    plain = noise(10_000, 1)
+    x = torch.cat([plain, with_gaps(plain.cumsum(dim=1)), 101325 + 10 * plain]).to(dtype)
+    model, rng = make_model(dtype), np.random.default_rng(20)
     whole, state = run(model, x, 512)
-    for longest in (512, 100):
-        chunks = random_chunks(10_000, rng, longest)
+    for short_ones in (False, True):
+        chunks = random_chunks(10_000, rng, 512, short_ones=short_ones)
         y, other = run(model, x, chunks)
-        assert distance(y, whole) <= tolerance, f"seed 20, chunks {chunks[:9]}…"
-        for name in state:
-            assert distance(other[name], state[name]) <= tolerance, name
+        for lane in range(3):
+            assert distance(y[lane], whole[lane]) <= tolerance, f"seed 20, lane {lane}, chunks {chunks[:9]}…"
+            for name in state:
+                assert distance(other[name][lane], state[name][lane]) <= tolerance, (name, lane)
 
 
 @pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
 def test_any_split_gives_the_same_outputs_in_every_variant(changes):
     model = make_model(torch.float64, **changes)
-    x = with_gaps(noise(600, 2, model.config.n_channels, dtype=torch.float64))
+    x = with_gaps(noise(300, 2, model.config.n_channels, dtype=torch.float64))
     rng = np.random.default_rng(21)
     whole, state = run(model, x)
-    for longest in (9, 600):
-        y, other = run(model, x, random_chunks(600, rng, longest))
+    for longest in (9, 200):
+        y, other = run(model, x, random_chunks(300, rng, longest))
         assert distance(y, whole) <= 1e-12
         assert all(distance(other[name], state[name]) <= 1e-12 for name in state)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
-def test_any_split_gives_the_same_outputs_after_a_sensor_stood_still(dtype, tolerance):
-    model = make_model(dtype, half_life=2.0)
-    x = noise(1300, dtype=dtype)
-    x[:, 200:1200] = 7.0
+def test_any_split_gives_the_same_outputs_after_a_sensor_stood_still():
+    model = make_model(half_life=2.0)
+    x = noise(1300)
+    x[:, 200:1280] = 7.0
     whole, _ = run(model, x, 512)
-    assert distance(run(model, x, 61)[0][:, 1200:], whole[:, 1200:]) <= tolerance
+    assert distance(run(model, x, [1] * 1300)[0][:, 1280:], whole[:, 1280:]) <= 1e-5
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
@@ -193,7 +195,7 @@ def test_any_split_gives_the_same_outputs_across_a_long_missing_run(dtype, toler
     assert distance(run(model, x, 61)[0], whole) <= tolerance
 
 
-# ------------------------------------------------------------------------------------------------------------ T1 causality
+# --------------------------------------------------------------------------------------------------------- T1 causality
 
 
 @pytest.mark.parametrize("value", [1.5, math.nan, math.inf, FINITE_FLOAT32, -FINITE_FLOAT32])
@@ -208,18 +210,17 @@ def test_changing_later_rows_changes_no_earlier_output_at_all(value, chunks):
         assert same_bits(after[:, :k], before[:, :k]), f"row {k}"
 
 
-def test_no_input_makes_an_output_or_the_state_non_finite():
-    model = make_model(n_channels=2)
-    for value in (math.nan, math.inf, -math.inf, 1e30, FINITE_FLOAT32, -FINITE_FLOAT32):
-        for row in (0, 1, 30):
-            x = noise(60, 2, 2)
-            x[:, row] = value
-            state = model.init_state(2)
-            for i in range(60):
-                with torch.no_grad():
-                    y, state = model(x[:, i : i + 1], state)
-                assert all(tensor.isfinite().all() for tensor in state.values()), (value, row, i)
-                assert not y.isnan().any() or (row == 0 and not math.isfinite(value) and i == 0)
+@pytest.mark.parametrize("row", [0, 1, 30])
+def test_no_input_makes_an_output_or_the_state_non_finite(row):
+    bad = torch.tensor([math.nan, math.inf, -math.inf, 1e30, FINITE_FLOAT32, -FINITE_FLOAT32])
+    model, x = make_model(n_channels=2), noise(45, len(bad), 2)
+    x[:, row] = bad[:, None]
+    state = model.init_state(len(x))
+    for i in range(45):
+        y, state = run(model, x[:, i : i + 1], state=state)
+        assert [name for name, tensor in state.items() if not tensor.isfinite().all()] == [], i
+        unknown = ~bad.isfinite() & (row == 0) & (i == 0)  # no value was seen yet
+        assert torch.equal(y.isnan().flatten(1).any(dim=1), unknown), i
 
 
 def test_float32_max_of_both_signs_leaves_the_state_finite():
@@ -229,14 +230,14 @@ def test_float32_max_of_both_signs_leaves_the_state_finite():
     assert [name for name, tensor in state.items() if not tensor.isfinite().all()] == []
 
 
-# ---------------------------------------------------------------------------------------------------------- T3, T4 lanes
+# --------------------------------------------------------------------------------------------------------- T3, T4 lanes
 
 
 def test_64_lanes_alone_equal_64_lanes_together():
     model, x = make_model(), with_gaps(noise(50, 64))
-    together, state = run(model, x, 20)
+    together, state = run(model, x, 30)
     for lane in range(64):
-        alone, own = run(model, x[lane : lane + 1], 20)
+        alone, own = run(model, x[lane : lane + 1], 30)
         assert distance(alone, together[lane : lane + 1]) <= 1e-5
         assert all(distance(own[name], state[name][lane : lane + 1]) <= 1e-5 for name in own)
 
@@ -334,7 +335,7 @@ def test_reach_is_exact(changes):
             assert torch.equal(run(model, changed, chunks)[0][:, t], y) is not counts, f"row t − {t - row}"
 
 
-# ------------------------------------------------------------------------------------------------- hidden form = K/V form
+# ----------------------------------------------------------------------------------------------- hidden form = K/V form
 
 
 def run_visits(model, x, phases, chunks, starts=None):
@@ -470,7 +471,7 @@ def test_unfilled_slots_never_reach_an_output(filler):
     assert same_bits(run(model, x, 7, dirty)[0], run(model, x, 7)[0])
 
 
-# ------------------------------------------------------------------------------------------- T6 equivariance, T8, T10, T11
+# ---------------------------------------------------------------------------------------- T6 equivariance, T8, T10, T11
 
 
 @pytest.mark.parametrize(("a", "b"), [(1.0, 0.0), (3700.0, -2e4), (1e-3, 5e-2), (1e6, 1e6), (0.7, 60.0)])
@@ -549,7 +550,7 @@ def test_a_stream_restored_once_stays_bit_equal_to_its_end(row):
     assert same_bits(run(model, x[:, row:], 10, from_bytes(model, to_bytes(model, state)))[0], y)
 
 
-# ------------------------------------------------------------------------------------------------------- specs and errors
+# ----------------------------------------------------------------------------------------------------- specs and errors
 
 
 def test_state_specs_describe_the_state():

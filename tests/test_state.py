@@ -6,7 +6,11 @@ import pytest
 from txl_ts import state as st
 from txl_ts.errors import StateError
 
-SPECS = (st.TensorSpec("mem", (2, 3), "float32"), st.TensorSpec("count", (2,), "int32"), st.TensorSpec("age", (), "float32"))
+SPECS = (
+    st.TensorSpec("mem", (2, 3), "float32"),
+    st.TensorSpec("count", (2,), "int32"),
+    st.TensorSpec("age", (), "float32"),
+)
 N_LANES = 4
 
 
@@ -100,7 +104,7 @@ def test_from_arrays_names_the_arrays_it_needs_and_those_it_got():
     written = st.to_arrays(example())
     del written["past.01.count"]
     written["past.01.counts"] = np.zeros(4)
-    with pytest.raises(StateError, match=r"needs the arrays \['past.00.mem', 'past.01.count', .*got .*'past.01.counts'"):
+    with pytest.raises(StateError, match=r"needs the arrays \['past.00.mem', 'past.01.count', .*got .*past.01.counts'"):
         st.from_arrays(written, SPECS)
 
 
@@ -120,7 +124,10 @@ def test_from_arrays_shows_what_it_expected_and_what_it_got(name, array, got):
         st.from_arrays({**st.to_arrays(example()), name: array}, SPECS)
 
 
-@pytest.mark.parametrize("call", [st.select, st.reset, lambda s, lanes: st.put(s, lanes, s)], ids=["select", "reset", "put"])
+CALLS = {"select": st.select, "reset": st.reset, "put": lambda state, lanes: st.put(state, lanes, state)}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 @pytest.mark.parametrize(
     ("lanes", "message"),
     [

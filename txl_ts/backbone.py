@@ -84,7 +84,8 @@ class Backbone(nn.Module):
         for i, layer in enumerate(self.layers):
             past = _split(memory.read(mem[:, i], count), stride)[:, :n_phases].flatten(0, 1)
             h, rows = layer(h, past, visible)
-            rows = _join(rows.unflatten(0, (len(x), n_phases)))[:, :n_rows]  # rows of the padding never reach the memory
+            # Rows of the padding never reach the memory.
+            rows = _join(rows.unflatten(0, (len(x), n_phases)))[:, :n_rows]
             kept.append(memory.write(mem[:, i], count, rows))
         y = _join(self.norm(h).unflatten(0, (len(x), n_phases)))[:, :n_rows]
         return y, torch.stack(kept, dim=1), memory.advance(count, n_rows=n_rows)

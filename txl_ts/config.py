@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -70,7 +71,7 @@ class ModelConfig:
                 f"Take for example d_model={2 * self.n_heads * max(1, self.d_model // (2 * self.n_heads))}."
             )
         if not self.half_life >= 2:
-            raise ParameterError(f"half_life={self.half_life!r} must be at least 2 rows. Take for example half_life=168.")
+            raise ParameterError(f"half_life={self.half_life!r} must be at least 2 rows, such as 168.")
         if not 0 <= self.dropout < 1:
             raise ParameterError(f"dropout={self.dropout!r} must lie in [0, 1). Take for example dropout=0.1.")
         check_choice("scaler", self.scaler, SCALERS)
@@ -83,7 +84,7 @@ class ModelConfig:
 
     @property
     def n_context_rows(self) -> int:
-        """Raw rows that the state keeps for patches and the linear path; at least one, since empty tensors break graphs."""
+        """Raw rows that the state keeps for patches and the linear path; at least one: empty tensors break graphs."""
         return max(self.patch_len, self.lookback, 2) - 1
 
     def to_json(self) -> dict[str, Any]:
@@ -139,7 +140,7 @@ def check_quantiles(quantiles: Any) -> tuple[float, ...]:
         levels = tuple(float(q) for q in quantiles)
     except (TypeError, ValueError) as error:
         raise ParameterError(f"quantiles={quantiles!r} must be numbers such as (0.1, 0.5, 0.9).") from error
-    increasing = all(a < b for a, b in zip(levels, levels[1:], strict=False))
+    increasing = all(a < b for a, b in itertools.pairwise(levels))
     if not levels or not increasing or not 0 < levels[0] or not levels[-1] < 1 or 0.5 not in levels:
         raise ParameterError(
             f"quantiles={levels} must increase, lie in (0, 1) and contain 0.5 (the median is the point forecast). "

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 
-
 @dataclass(frozen=True)
 class Loss:
     """What a loss measures.

@@ -1,4 +1,4 @@
-"""One pass over many series: lanes of like length run side by side, each row is read once, memory is O(lanes × rows)."""
+"""One pass over many series: lanes of like length run side by side, each row once, memory O(lanes × rows of a call)."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def walk(
 def _batches(length: NDArray[np.int64], *, lane_width: int, equal_length: bool) -> Iterator[NDArray[np.int64]]:
     """Put lanes of like length together, longest first: ends that lie apart cost a call each."""
     order = np.argsort(-length, kind="stable")
-    cuts = np.flatnonzero(np.diff(length[order])) + 1 if equal_length else []
-    for group in np.split(order, cuts):
+    cuts = np.flatnonzero(np.diff(length[order])) + 1
+    for group in np.split(order, cuts) if equal_length else [order]:
         for head in range(0, len(group), lane_width):
             yield group[head : head + lane_width]
 

@@ -289,7 +289,7 @@ def forecaster_run(ett: EttSet, *, variant: Variant, h: int, seed: int) -> dict[
     batches = model.cross_validation(
         long_frame(ett), n_windows=n_windows, step_size=1, use_fitted=True, output="batches"
     )
-    judged = score_batches(batches, quantiles=model.quantiles, h=h, n_windows=n_windows * len(ett.channels))
+    judged = score_batches(batches, quantiles=model.config_.quantiles, h=h, n_windows=n_windows * len(ett.channels))
     walk_s = time.perf_counter() - start
     return {
         "set": ett.name,

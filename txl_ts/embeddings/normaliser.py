@@ -63,7 +63,7 @@ class Scale:
         return Scale(self.shift, *picked)
 
     def normalise(self, x: Tensor) -> Tensor:
-        """Put values relative to ``shift``, of shape (B, T, C, n), into deviations from the mean of their row (B, T, C)."""
+        """Put values above ``shift``, of shape (B, T, C, n), into deviations from the mean of their row (B, T, C)."""
         deviation = torch.where(self.deviation > 0, self.deviation, torch.ones_like(self.deviation))
         return (x - self.mean[..., None]) / deviation[..., None]
 

@@ -77,9 +77,7 @@ def rows_until(panel: Panel, last: NDArray[np.int64]) -> Panel:
     )
 
 
-def backtest(
-    model: TXLModel, panel: Panel, cutoffs: NDArray[np.int64], *, h: int, fixed_grid: bool
-) -> Iterator[Batch]:
+def backtest(model: TXLModel, panel: Panel, cutoffs: NDArray[np.int64], *, h: int, fixed_grid: bool) -> Iterator[Batch]:
     """Walk each series once, from empty, and give the forecasts at its cutoffs.
 
     Parameters
@@ -119,7 +117,9 @@ def backtest(
             )
 
 
-def metrics_of(batches: Iterable[Batch], quantiles: tuple[float, ...], *, n_series: int) -> dict[str, NDArray]:
+def metrics_of(
+    batches: Iterable[Batch], quantiles: tuple[float, ...], *, n_series: int
+) -> dict[str, NDArray[np.float64]]:
     """Average squared, absolute and pinball errors of each series over all its cutoffs and steps.
 
     Returns

@@ -57,7 +57,7 @@ def forecast_columns(
         if not trained[0] <= q <= trained[-1]:
             raise ParameterError(
                 f"quantile {q:g} lies outside the trained ones, {trained[0]:g} to {trained[-1]:g}, and tails are not "
-                f"guessed. Fit with quantiles that reach it, such as quantiles=({min(q, 1 - q):g}, 0.5, {max(q, 1 - q):g})."
+                f"guessed. Fit with quantiles that reach it, such as ({min(q, 1 - q):g}, 0.5, {max(q, 1 - q):g})."
             )
     return columns
 

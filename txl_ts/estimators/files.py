@@ -80,9 +80,7 @@ def load_forecaster(path: str | PathLike[str], cls: type[_F]) -> _F:
             state={spec.name: arrays[f"past.{i:02d}.{spec.name}"] for i, spec in enumerate(model.state_specs())},
             forecast=arrays["forecast"],
         )
-        out._fitted_end = {
-            name: end for name, end in zip(ids, positions["fitted_end"], strict=True) if end is not None
-        }
+        out._fitted_end = {name: end for name, end in zip(ids, positions["fitted_end"], strict=True) if end is not None}
         out._style, out._freq = FrameStyle.from_json(config["style"]), parse_freq(config["freq"])
         out.config_ = model.config
         out.history_ = History(**config["history"])
@@ -142,8 +140,7 @@ def _expected(config: dict[str, Any], positions: dict[str, Any]) -> Expected:
     table = table_of({"weights": weights, "scalers": scalers})
     n_lanes, sizes = len(positions["ids"]), model.config
     state: dict[str, tuple[tuple[int, ...], str]] = {
-        f"past.{i:02d}.{spec.name}": ((n_lanes, *spec.shape), spec.dtype)
-        for i, spec in enumerate(model.state_specs())
+        f"past.{i:02d}.{spec.name}": ((n_lanes, *spec.shape), spec.dtype) for i, spec in enumerate(model.state_specs())
     }
     state["forecast"] = ((n_lanes, sizes.h, len(sizes.quantiles)), "float32")
     state["linear_spread"] = ((sizes.h,), "float32")

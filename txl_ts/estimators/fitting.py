@@ -47,27 +47,28 @@ def fit_panel(
     config: ModelConfig,
     settings: TrainingSettings,
     *,
+    season: int,
     val_size: int | None,
     checkpoint: str | PathLike[str] | None,
 ) -> Fitted:
     """Train a model.
 
-    With ``val_size`` the last rows of each series choose the epoch and are never trained on. Without, a tail chooses the
-    number of epochs, then a new model is trained on all rows for as many.
+    With ``val_size`` the last rows of each series choose the epoch and are never trained on. Without, a tail chooses
+    the number of epochs, then a new model is trained on all rows for as many.
     """
     rows = tail_rows(panel, h=config.h, patch_len=config.patch_len)
     if val_size is not None:
         rows = np.full(panel.n_series, val_size, np.int64)
-    choosing = split(panel, config, val_rows=rows, loss=settings.loss)
+    choosing = split(panel, config, val_rows=rows, season=season, loss=settings.loss)
     _warn_short(choosing, panel, config)
     # Initial weights and dropout draw from torch's global generator; the user's own stream of numbers must not move.
     with torch.random.fork_rng(devices=[]):
         fitted = _train(panel, choosing, config, settings, checkpoint=checkpoint, stage="choose", penalty=None)
         if val_size is not None or choosing.validation is None:
             return fitted
-        # At least the epochs that were best on the tail; the schedule ends where they end.
+        # The schedule of the second run ends where the best epoch of the first one ended.
         epochs = fitted.history.best_epoch
-        everything = split(panel, config, val_rows=np.zeros_like(rows), loss=settings.loss)
+        everything = split(panel, config, val_rows=np.zeros_like(rows), season=season, loss=settings.loss)
         final = _train(
             panel,
             Split(everything.train, None, 0),

@@ -76,9 +76,7 @@ class Fleet:
     def take(self, ids: Sequence[SeriesId]) -> Fleet:
         """Keep some series, in the given order."""
         lanes = self.positions(ids)
-        return Fleet(
-            tuple(ids), self.origins[lanes], self.last[lanes], select(self.state, lanes), self.forecast[lanes]
-        )
+        return Fleet(tuple(ids), self.origins[lanes], self.last[lanes], select(self.state, lanes), self.forecast[lanes])
 
     def with_series(self, panel: Panel, model: TXLModel) -> Fleet:
         """Add the panel's new series, empty."""

@@ -19,9 +19,10 @@ from txl_ts.estimators.backtest import Batch, backtest, cutoff_range, metrics_of
 from txl_ts.estimators.columns import forecast_columns, pick_quantiles
 from txl_ts.estimators.fitting import Fitted, fit_panel
 from txl_ts.estimators.fleet import Fleet
-from txl_ts.estimators.sizes import DEFAULT_QUANTILES, resolve_sizes
+from txl_ts.estimators.sizes import DEFAULT_QUANTILES, resolve_season, resolve_sizes
 from txl_ts.frames import FrameStyle, Freq, Panel, id_frame, long_frame, read_long
-from txl_ts.training import TrainingSettings
+from txl_ts.model import TXLModel
+from txl_ts.training import History, LinearFit, TrainingSettings
 
 
 class NotFittedError(TxlError, SklearnNotFittedError):
@@ -31,8 +32,8 @@ class NotFittedError(TxlError, SklearnNotFittedError):
 class TXLForecaster(BaseEstimator):
     """Forecast many series with one recurrent model that remembers each of them.
 
-    After ``fit`` every series keeps its memory: ``update`` moves it on row by row without refitting, ``predict`` reads it.
-    Any split of the rows into calls gives the same numbers.
+    After ``fit`` every series keeps its memory: ``update`` moves it on row by row without refitting, ``predict`` reads
+    it. Any split of the rows into calls gives the same numbers.
 
     Parameters
     ----------
@@ -43,6 +44,9 @@ class TXLForecaster(BaseEstimator):
         infers it from all series.
     quantiles : sequence of float, optional
         Trained quantiles, .5 among them. Default: .1, .2, …, .9.
+    season_length : int or "auto"
+        Rows of a season, which sizes the model and is the unit of the losses ``"mase"`` and ``"owa"``. ``"auto"`` takes
+        it from ``freq`` (24 for hours, 12 for months); integer time has none to take.
     context : str or int, optional
         History that forecasts should reach back to, such as ``"90d"`` or a number of rows; sets ``lookback`` and
         ``mem_len`` where these are ``"auto"``.
@@ -116,12 +120,23 @@ class TXLForecaster(BaseEstimator):
     Dai et al. (2019), Transformer-XL (arXiv 1901.02860).
     """
 
+    # Set by fit and load; told here, since other methods read them.
+    _model: TXLModel
+    _fleet: Fleet
+    _style: FrameStyle
+    _freq: Freq
+    _fitted_end: dict[str | int, int]
+    config_: ModelConfig
+    history_: History
+    linear_fit_: LinearFit
+
     def __init__(
         self,
         h: int = 1,
         *,
         freq: str | int = "auto",
         quantiles: Sequence[float] | None = None,
+        season_length: int | Literal["auto"] = "auto",
         context: str | int | None = None,
         patch_len: int | Literal["auto"] = "auto",
         stride: int | Literal["auto"] = "auto",
@@ -153,6 +168,7 @@ class TXLForecaster(BaseEstimator):
         self.h = h
         self.freq = freq
         self.quantiles = quantiles
+        self.season_length = season_length
         self.context = context
         self.patch_len = patch_len
         self.stride = stride
@@ -225,7 +241,7 @@ class TXLForecaster(BaseEstimator):
         begin = time.perf_counter()
         if val_size is not None:
             check_integer("val_size", val_size, at_least=1)
-        columns = {"id_col": id_col, "time_col": time_col, "target_col": target_col}
+        columns: dict[str, Any] = {"id_col": id_col, "time_col": time_col, "target_col": target_col}
         panel = self._read(df, self.freq, gap=self.max_gap, **columns)
 
         def reread(gap: int) -> Panel:
@@ -261,7 +277,8 @@ class TXLForecaster(BaseEstimator):
         h : int, optional
             Steps ahead, at most the trained ``h``, which is the default.
         df : frame, optional
-            Rows to walk first: each series starts empty and is forgotten afterwards. Without it the kept memories speak.
+            Rows to walk first: each series starts empty and is forgotten afterwards. Without it the kept memories
+            speak.
         start : {"fitted"}, optional
             With ``df``: continue the kept memories instead of starting empty; they stay as they were.
         level : sequence of float, optional
@@ -308,14 +325,14 @@ class TXLForecaster(BaseEstimator):
         Parameters
         ----------
         df : frame
-            Rows after the last one of each series, with the columns of ``fit``. New series start empty. A call with late,
-            repeated or overlapping rows is refused whole, and nothing is changed.
+            Rows after the last one of each series, with the columns of ``fit``. New series start empty. A call with
+            late, repeated or overlapping rows is refused whole, and nothing is changed.
 
         Returns
         -------
         frame
-            What was predicted for those rows one step ahead, before each was seen, beside the target: id, time, ``TXL``,
-            quantiles, target. NaN where nothing had been seen.
+            What was predicted for those rows one step ahead, before each was seen, beside the target: id, time,
+            ``TXL``, quantiles, target. NaN where nothing had been seen.
 
         Raises
         ------
@@ -362,7 +379,8 @@ class TXLForecaster(BaseEstimator):
         step_size : int
             Rows between cutoffs.
         refit : bool or int
-            False fits once, on the rows up to the first cutoff; ``k`` fits again every ``k`` cutoffs, True at every one.
+            False fits once, on the rows up to the first cutoff; ``k`` fits again every ``k`` cutoffs, True at every
+            one.
         use_fitted : bool
             Walk with the weights that are there. Raises if a cutoff lies before a series' fitted end: such a backtest
             would have seen its answers.
@@ -394,7 +412,7 @@ class TXLForecaster(BaseEstimator):
                 raise ParameterError("use_fitted=True and refit exclude each other: leave one of them out.")
             panel, steps = self._read_more(df, continues=False), self._steps(h)
         else:
-            columns = {"id_col": id_col, "time_col": time_col, "target_col": target_col}
+            columns: dict[str, Any] = {"id_col": id_col, "time_col": time_col, "target_col": target_col}
             panel, steps = self._read(df, self.freq, **columns, gap=self.max_gap), self.h if h is None else h
             check_integer("h", steps, at_least=1)
             if steps > self.h:
@@ -463,7 +481,7 @@ class TXLForecaster(BaseEstimator):
 
     def _check_fitted(self) -> None:
         if not self.__sklearn_is_fitted__():
-            raise NotFittedError(f"this {type(self).__name__} is not fitted yet. Call fit(df) first, or load a saved one.")
+            raise NotFittedError(f"this {type(self).__name__} is not fitted yet. Call fit(df), or load a saved one.")
 
     def _settings(self) -> TrainingSettings:
         names = ("learning_rate", "weight_decay", "max_epochs", "batch_size", "segment_len", "patience", "loss")
@@ -561,14 +579,16 @@ class TXLForecaster(BaseEstimator):
         lines = [
             *self.cleaned_,
             f"{len(self._fleet)} series, step {freq.text}: patch {config.patch_len}, stride {config.stride}, memory "
-            f"{config.mem_len} visits (reach {freq.duration(config.reach)}), look-back {freq.duration(config.lookback)}, "
+            f"{config.mem_len} visits (reach {freq.duration(config.reach)}), "
+            f"look-back {freq.duration(config.lookback)}, "
             f"{self._model.state_nbytes() / 1024:.1f} KiB of state per series, {self.n_parameters_:,} parameters.",
         ]
         if history.validation:
             alone, best = history.validation[0], min(history.validation)
             lines.append(
                 f"Validation loss {alone:.4f} with the linear path alone, {best:.4f} with the recurrent path "
-                f"({100 * (1 - best / alone) if alone else 0:.1f} % less), epoch {history.best_epoch} of {history.epochs}."
+                f"({100 * (1 - best / alone) if alone else 0:.1f} % less), "
+                f"epoch {history.best_epoch} of {history.epochs}."
             )
         return lines
 
@@ -600,18 +620,20 @@ class TXLForecaster(BaseEstimator):
     ) -> tuple[Panel, Fitted]:
         """Size and train a model; the default for the longest gap is known only after the sizes."""
         typical = int(np.median(panel.series_rows()))
-        config = resolve_sizes(self.get_params(), freq=panel.freq, typical_length=typical)
+        season = resolve_season(self.season_length, freq=panel.freq)
+        config = resolve_sizes(self.get_params(), freq=panel.freq, season=season, typical_length=typical)
         if reread and self.max_gap is None and panel.report.n_filled > config.reach:
             panel = reread(config.reach)
-        return panel, fit_panel(panel, config, self._settings(), val_size=val_size, checkpoint=checkpoint)
+        fitted = fit_panel(panel, config, self._settings(), season=season, val_size=val_size, checkpoint=checkpoint)
+        return panel, fitted
 
     def _walk_fitted(self, panel: Panel, cutoffs: NDArray[np.int64], *, h: int) -> Iterator[Batch]:
         first = panel.stamps(np.arange(panel.n_series), cutoffs[:, 0])
         seen = [name for i, name in enumerate(panel.ids) if first[i] < self._fitted_end.get(name, first[i])]
         if seen:
             raise ParameterError(
-                f"use_fitted=True, but for {len(seen)} series, such as {seen[:5]}, the first cutoff lies before the end "
-                "of the rows that were fitted on: the backtest would have seen its answers. "
+                f"use_fitted=True, but for {len(seen)} series, such as {seen[:5]}, the first cutoff lies before the "
+                "end of the rows that were fitted on: the backtest would have seen its answers. "
                 "Give fewer windows, fit on fewer rows, or leave use_fitted out."
             )
         return backtest(self._model, panel, cutoffs, h=h, fixed_grid=self.deterministic)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from txl_ts.config import ModelConfig, check_quantiles
+from txl_ts.config import ModelConfig, check_integer, check_quantiles
 from txl_ts.errors import ParameterError
 from txl_ts.frames import Freq, rows_in
 
@@ -16,7 +16,14 @@ _LONGEST_PATCH = 48
 _LONGEST_LOOKBACK = 1008
 
 
-def resolve_sizes(params: Mapping[str, Any], *, freq: Freq, typical_length: int) -> ModelConfig:
+def resolve_season(season_length: Any, *, freq: Freq) -> int:
+    """Rows of a season: as given, or what the frequency suggests."""
+    season = freq.season if season_length == "auto" else season_length
+    check_integer("season_length", season, at_least=1)
+    return int(season)
+
+
+def resolve_sizes(params: Mapping[str, Any], *, freq: Freq, season: int, typical_length: int) -> ModelConfig:
     """Turn an estimator's parameters into a model's sizes.
 
     Parameters
@@ -24,7 +31,8 @@ def resolve_sizes(params: Mapping[str, Any], *, freq: Freq, typical_length: int)
     params : mapping
         As ``TXLForecaster.get_params()`` gives them; ``"auto"`` and ``None`` are filled in.
     freq : Freq
-        Gives the season: rows of a day for hours and minutes, of a year for months.
+    season : int
+        Rows of a season.
     typical_length : int
         Rows of a typical series; the look-back leaves most of them for training.
 
@@ -33,7 +41,6 @@ def resolve_sizes(params: Mapping[str, Any], *, freq: Freq, typical_length: int)
     ParameterError
         If a value cannot work.
     """
-    season = freq.season
     patch_len = _given(params, "patch_len", lambda: _patch(season))
     stride = _given(params, "stride", lambda: patch_len)
     context = None if params["context"] is None else rows_in(freq, params["context"])

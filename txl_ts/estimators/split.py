@@ -36,7 +36,7 @@ class Split:
     n_untrained: int
 
 
-def split(panel: Panel, config: ModelConfig, *, val_rows: NDArray[np.int64], loss: str) -> Split:
+def split(panel: Panel, config: ModelConfig, *, val_rows: NDArray[np.int64], season: int, loss: str) -> Split:
     """Cut the last rows off each series for validation.
 
     Parameters
@@ -45,6 +45,8 @@ def split(panel: Panel, config: ModelConfig, *, val_rows: NDArray[np.int64], los
     config : ModelConfig
     val_rows : int64 array of shape (n_series,)
         Rows to cut off each; 0 leaves a series out of the validation.
+    season : int
+        Rows of a season.
     loss : str
         Gives the unit of the errors.
     """
@@ -52,7 +54,7 @@ def split(panel: Panel, config: ModelConfig, *, val_rows: NDArray[np.int64], los
     end = np.zeros(panel.n_series, np.int64)
     np.maximum.at(end, panel.piece_series, stop)
     cut = (end - val_rows)[panel.piece_series]
-    unit = _units(panel, stop=np.minimum(stop, cut), season=panel.freq.season, kind=LOSSES[loss].unit)
+    unit = _units(panel, stop=np.minimum(stop, cut), season=season, kind=LOSSES[loss].unit)
     train_stop = np.clip(cut, first, stop)
     # A row may forecast once a patch, or a look-back on long series, has been seen.
     warm = np.where(stop - first >= 3 * config.lookback + config.h, config.lookback, config.patch_len)

@@ -35,7 +35,7 @@ class QuantileHead(nn.Module):
         self.set_spread(torch.ones(h), quantiles)
 
     def set_spread(self, deviation: Tensor, quantiles: Sequence[float]) -> None:
-        """Start the steps between levels at those of a normal law with the given deviation per step ahead, of shape (h,)."""
+        """Start at the steps between the levels of a normal law, with a deviation per step ahead, of shape (h,)."""
         normal = torch.tensor([NormalDist().inv_cdf(q) for q in quantiles], dtype=torch.float64)
         gap = normal.diff()
         step = torch.cat([gap[: self.median], torch.ones(1, dtype=gap.dtype), gap[self.median :]])

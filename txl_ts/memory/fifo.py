@@ -11,9 +11,9 @@ from txl_ts.state import TensorSpec
 class Fifo:
     """The newest ``mem_len`` visits of each phase, interleaved in one ring.
 
-    Row ``t`` lies in slot ``t mod (stride · (mem_len + 1))``, so a phase (``t mod stride``) owns every stride-th slot. The
-    ring has room for ``mem_len + 1`` visits of a phase: a row may be written before it is read. Unfilled slots may hold
-    anything: they are invisible.
+    Row ``t`` lies in slot ``t mod (stride · (mem_len + 1))``, so a phase (``t mod stride``) owns every stride-th slot.
+    The ring has room for ``mem_len + 1`` visits of a phase: a row may be written before it is read. Unfilled slots may
+    hold anything: they are invisible.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class Fifo:
     def specs(self, *, n_layers: int, n_kinds: int, d_model: int) -> tuple[TensorSpec, TensorSpec]:
         """Describe the state: the rows (``n_kinds`` is 1 for hidden rows, 2 for keys and values) and the counters.
 
-        The counters are ``valid``, the filled slots (saturating), and ``phase``, the next slot (wrapped): neither grows.
+        The counters are ``valid``, the filled slots (saturating), and ``phase``, the next slot (wrapped).
         """
         shape = (n_layers, n_kinds, self.n_slots, d_model)
         return TensorSpec("mem", shape, "float32"), TensorSpec("count", (2,), "int32")

@@ -1,7 +1,7 @@
 """The linear path's closed form: a ridge from the last normalised rows to the next ``h``, in two passes over the rows.
 
-Inputs and targets are counted from the last value: the penalty then pulls towards "nothing changes", not towards the mean.
-It is chosen on the validation rows.
+Inputs and targets are counted from the last value: the penalty then pulls towards "nothing changes", not towards the
+mean. It is chosen on the validation rows.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ def fit_linear_path(
     found = _judge(model, maps, validation, seed=seed) if known is None else known
     best = penalties.index(found.penalty)
     path.weight.copy_(maps[best, :-1].T)
-    path.weight[:, -1:] += 1 - path.weight.sum(dim=1, keepdim=True)  # inputs and targets were counted from the last value
+    # Inputs and targets were counted from the last value.
+    path.weight[:, -1:] += 1 - path.weight.sum(dim=1, keepdim=True)
     path.bias.copy_(maps[best, -1])
     return found
 

@@ -1,8 +1,8 @@
 """The training loop: plain torch, lanes of segments, memory carried from step to step.
 
-A run is a function of model, rows and settings: every epoch draws its own random numbers from (seed, epoch), dropout from
-torch's generator, whose state is part of a checkpoint. A run that stops at any step and goes on is bit for bit the run
-that did not stop.
+A run is a function of model, rows and settings: every epoch draws its own random numbers from (seed, epoch), dropout
+from torch's generator, whose state is part of a checkpoint. A run that stops at any step and goes on is bit for bit the
+run that did not stop.
 """
 
 from __future__ import annotations

@@ -1,0 +1,96 @@
+"""``txl-ts bench``: the tables of ``benchmarks/``, rebuilt."""
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from txl_ts.errors import ParameterError
+
+Data = Annotated[Path, typer.Option(help="Folder that holds the data sets.", metavar="DIR")]
+Out = Annotated[Path, typer.Option(help="Folder for the .json and the .md file.", metavar="DIR")]
+Seeds = Annotated[str, typer.Option(help="One fit per seed, such as 0,1,2.", metavar="N,N,…")]
+BaselinesOnly = Annotated[bool, typer.Option("--baselines-only", help="Naive forecasts and the ridge alone.")]
+
+RESULTS = Path("benchmarks/results")
+
+
+def bench_program() -> typer.Typer:
+    """Make the sub-commands of ``txl-ts bench``, one per bench."""
+    program = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Rebuild a table of benchmarks/results.")
+    program.command("ett")(ett)
+    program.command("m4")(m4)
+    return program
+
+
+def ett(
+    data: Data,
+    out: Out = RESULTS,
+    seeds: Seeds = "0,1,2",
+    h: Annotated[str, typer.Option(help="Horizons in rows.", metavar="N,N,…")] = "96,192,336,720",
+    sets: Annotated[str, typer.Option(help="Data sets.", metavar="NAME,…")] = "ETTh1,ETTh2",
+    baselines_only: BaselinesOnly = False,
+) -> None:
+    """ETTh1 and ETTh2: errors of long-horizon forecasts over every test window."""
+    settings: dict[str, Any] = {"h": whole_numbers("h", h), "sets": tuple(sets.split(","))}
+    said = {"h": (h, "96,192,336,720"), "sets": (sets, "ETTh1,ETTh2"), "seeds": (seeds, "0,1,2")}
+    _run("ett", data, out, seeds=seeds, baselines_only=baselines_only, said=said, **settings)
+
+
+def m4(
+    data: Data,
+    out: Out = RESULTS,
+    seeds: Seeds = "0,1,2",
+    group: Annotated[str, typer.Option(help="Hourly or Weekly.")] = "Hourly",
+    held_out: Annotated[
+        bool, typer.Option("--held-out", help="Judge on the last training rows: for choosing.")
+    ] = False,
+    baselines_only: BaselinesOnly = False,
+) -> None:
+    """M4 Hourly or Weekly: one model for all series, judged by the competition's own measures."""
+    said = {"group": (group, "Hourly"), "held-out": (held_out, False), "seeds": (seeds, "0,1,2")}
+    _run("m4", data, out, seeds=seeds, baselines_only=baselines_only, said=said, group=group, held_out=held_out)
+
+
+def whole_numbers(name: str, text: str) -> tuple[int, ...]:
+    """Read ``"96,192"``.
+
+    Raises
+    ------
+    ParameterError
+        If it is anything else.
+    """
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ParameterError(
+            f"--{name} {text!r} must be whole numbers with commas between them, such as 96,192."
+        ) from None
+
+
+def _run(
+    name: str,
+    data: Path,
+    out: Path,
+    *,
+    seeds: str,
+    baselines_only: bool,
+    said: Mapping[str, tuple[Any, Any]],
+    **settings: Any,
+) -> None:
+    from txl_ts.bench import BENCHES
+    from txl_ts.bench.report import markdown
+
+    settings["seeds"] = whole_numbers("seeds", seeds)
+    words = [f"txl-ts bench {name} --data DIR"]
+    for option, (value, default) in said.items():
+        if value != default:
+            words.append(f"--{option}" if value is True else f"--{option} {shlex.quote(value)}")
+    if baselines_only:
+        settings["variants"] = ()
+        words.append("--baselines-only")
+    table = BENCHES[name](data, out, command=" ".join(words), **settings)
+    print(markdown(table))
+    print(f"Written to {out / table['name']}.json and .md.")

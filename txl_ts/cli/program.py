@@ -1,0 +1,38 @@
+"""The commands and their options; what they do lives next door and loads when it is asked for."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from txl_ts import __version__
+from txl_ts.cli.bench import bench_program
+
+# Plain text everywhere: the same help in a terminal, a pipe and a log.
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None, help=""
+)
+app.add_typer(bench_program(), name="bench")
+
+
+@app.callback()
+def program(
+    version: Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version and stop.")] = False,
+    traceback: Annotated[bool, typer.Option("--traceback", help="Show where an error was raised.")] = False,
+) -> None:
+    """Transformer-XL's recurrent memory for time series and sensor streams."""
+    if version:
+        print(f"txl-ts {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="The picture to write.")] = Path("txl-ts-demo.png"),
+    quick: Annotated[bool, typer.Option("--quick", help="Few rows and one epoch: does it run?")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the fits.")] = 0,
+) -> None:
+    """Fit, backtest and stream two real series: glucose every 5 minutes, sea temperature every half hour."""
+    from txl_ts.cli.demo import run_demo
+
+    run_demo(out, quick=quick, seed=seed)
