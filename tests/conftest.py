@@ -38,9 +38,22 @@ def frame(request: pytest.FixtureRequest) -> Callable[[Mapping[str, Any]], Any]:
 def tiny() -> dict[str, Any]:
     """Parameters of a forecaster that fits within a second; lengths that could be swapped differ from each other."""
     return {
-        **{"h": 3, "freq": "1h", "quantiles": (0.1, 0.5, 0.8), "patch_len": 4, "stride": 3, "mem_len": 5},
-        **{"lookback": 16, "half_life": 24, "d_model": 8, "n_layers": 2, "n_heads": 2, "d_ff": 10},
-        **{"batch_size": 8, "segment_len": 8, "max_epochs": 2, "learning_rate": 1e-2},
+        "h": 3,
+        "freq": "1h",
+        "quantiles": (0.1, 0.5, 0.8),
+        "patch_len": 4,
+        "stride": 3,
+        "mem_len": 5,
+        "lookback": 16,
+        "half_life": 24,
+        "d_model": 8,
+        "n_layers": 2,
+        "n_heads": 2,
+        "d_ff": 10,
+        "batch_size": 8,
+        "segment_len": 8,
+        "max_epochs": 2,
+        "learning_rate": 1e-2,
     }
 
 

@@ -157,8 +157,17 @@ N_LAYERS = 2
 
 def make_backbone(*, mem_len, stride):
     config = ModelConfig(
-        **dict(h=1, quantiles=(0.5,), patch_len=1, lookback=0, half_life=8.0, mem_len=mem_len, stride=stride),
-        **dict(d_model=D, n_layers=N_LAYERS, n_heads=H, d_ff=10),
+        h=1,
+        quantiles=(0.5,),
+        patch_len=1,
+        lookback=0,
+        half_life=8.0,
+        mem_len=mem_len,
+        stride=stride,
+        d_model=D,
+        n_layers=N_LAYERS,
+        n_heads=H,
+        d_ff=10,
     )
     return randomise(Backbone(config)), Fifo(mem_len=mem_len, stride=stride)
 

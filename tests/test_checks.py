@@ -37,12 +37,20 @@ class ModelSession:
     """A torch model behind the session's protocol."""
 
     def __init__(self, **changes):
-        sizes = dict(h=2, quantiles=(0.1, 0.5, 0.9), patch_len=3, stride=3, mem_len=4, lookback=5, half_life=12.0)
-        sizes |= dict(d_model=8, n_layers=2, n_heads=2, d_ff=10)
+        sizes = {
+            "h": 2,
+            "quantiles": (0.1, 0.5, 0.9),
+            "patch_len": 3,
+            "stride": 3,
+            "mem_len": 4,
+            "lookback": 5,
+            "half_life": 12.0,
+        }
+        sizes |= {"d_model": 8, "n_layers": 2, "n_heads": 2, "d_ff": 10}
         self.model = TXLModel(ModelConfig(**(sizes | changes))).eval()
         generator = torch.Generator().manual_seed(0)
         with torch.no_grad():
-            for weight in [*self.model.parameters(), self.model.linear_path.weight]:
+            for weight in [*self.model.parameters(), *self.model.linear_path.buffers()]:
                 weight.copy_(torch.randn(weight.shape, generator=generator) * 0.3)
 
     def init_state(self, n_lanes):

@@ -196,7 +196,7 @@ def test_update_in_any_split_equals_one_pass(forecaster, history, news, seed):
     rng = np.random.default_rng(seed)
     whole = copy.deepcopy(forecaster)
     expected_steps = whole.update(news)
-    places = {name: 0 for name in news.unique_id.unique()}
+    places = dict.fromkeys(news.unique_id.unique(), 0)
     seen = []
     while any(place < 30 for place in places.values()):
         parts = []
@@ -382,7 +382,7 @@ def test_gaps_in_the_rows_of_fit_follow_the_same_rule(tiny, history):
     assert any("longer than max_gap" in line for line in model.cleaned_)
 
 
-# --------------------------------------------------------------------------------------- rows of another kind than fitted
+# ------------------------------------------------------------------------------------- rows of another kind than fitted
 
 
 def test_ids_of_another_type_are_refused_and_cannot_spoil_the_forecaster(forecaster, news):

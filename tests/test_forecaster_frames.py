@@ -11,7 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from txl_ts import TXLForecaster
-from txl_ts.errors import FrequencyError, ParameterError
+from txl_ts.errors import (
+    CleanedDataWarning,
+    ColumnError,
+    FrequencyError,
+    ParameterError,
+    StampError,
+    UnusedColumnsWarning,
+)
 
 VALUES = ["TXL", "TXL_ql0.1", "TXL_ql0.8"]
 
@@ -168,7 +175,6 @@ def test_one_series_needs_no_id_column(frame, linear, rows):
 
 
 def test_columns_without_a_role_are_named_once(linear, rows):
-    from txl_ts.errors import UnusedColumnsWarning
 
     with pytest.warns(UnusedColumnsWarning, match="price") as caught:
         TXLForecaster(**linear).fit(rows.assign(price=1.0))
@@ -176,7 +182,6 @@ def test_columns_without_a_role_are_named_once(linear, rows):
 
 
 def test_skipped_series_are_listed_and_the_others_are_forecast(linear, rows):
-    from txl_ts.errors import CleanedDataWarning, ColumnError
 
     bad = rows.assign(y=rows.y.where(rows.unique_id != "T2"))
     with pytest.raises(ColumnError, match="'T2'"):
@@ -240,10 +245,9 @@ def test_uneven_time_is_not_offered_yet_and_that_is_said(linear, rows):
 
 
 def test_stamps_off_the_grid_are_moved_on_request_and_counted(linear, rows):
-    from txl_ts.errors import CleanedDataWarning, StampError
 
     off = rows.assign(ds=rows.ds + pd.to_timedelta(np.where(rows.index == 50, 7, 0), unit="min"))
-    with pytest.raises(StampError, match="off the hourly grid"):
+    with pytest.raises(StampError, match="off the 1-hour grid"):
         TXLForecaster(**linear).fit(off)
     model = TXLForecaster(**linear, align="nearest")
     with pytest.warns(CleanedDataWarning, match="1 stamp was moved"):
@@ -262,12 +266,18 @@ def test_a_scaled_and_shifted_series_is_forecast_scaled_and_shifted(fitted, rows
         assert error < 1e-4, (a, b)
 
 
-# -------------------------------------------------------------------------------------------------------- level, quantiles
+# ----------------------------------------------------------------------------------------------------- level, quantiles
 
 
 def test_columns_are_named_as_the_long_frame_libraries_do(fitted):
     assert list(fitted.predict().columns)[2:] == VALUES
-    assert list(fitted.predict(level=[40, 60]).columns)[2:] == ["TXL", "TXL-lo-60", "TXL-lo-40", "TXL-hi-40", "TXL-hi-60"]
+    assert list(fitted.predict(level=[40, 60]).columns)[2:] == [
+        "TXL",
+        "TXL-lo-60",
+        "TXL-lo-40",
+        "TXL-hi-40",
+        "TXL-hi-60",
+    ]
     assert list(fitted.predict(quantiles=[0.25, 0.5]).columns)[2:] == ["TXL", "TXL_ql0.25", "TXL_ql0.5"]
     assert list(fitted.predict(quantiles=[]).columns)[2:] == ["TXL"]
 

@@ -79,11 +79,12 @@ def test_spread_may_differ_by_step_ahead():
 
 def test_linear_path_is_one_affine_map_for_all_channels():
     path = LinearPath(lookback=3, h=HORIZON).double()
-    path.weight.copy_(inputs()[1][0, 0, :, :3])
-    path.bias.copy_(torch.arange(HORIZON))
+    with torch.no_grad():
+        path.weight.copy_(inputs()[1][0, 0, :, :3])
+        path.bias.copy_(torch.arange(HORIZON))
     z = torch.randn(B, N, C, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-    expected = np.einsum("bncl,hl->bnhc", z.numpy(), path.weight.numpy()) + np.arange(HORIZON)[:, None]
-    np.testing.assert_allclose(path(z).numpy(), expected, rtol=0, atol=1e-14)
+    expected = np.einsum("bncl,hl->bnhc", z.numpy(), path.weight.detach().numpy()) + np.arange(HORIZON)[:, None]
+    np.testing.assert_allclose(path(z).detach().numpy(), expected, rtol=0, atol=1e-14)
 
 
 def test_a_linear_path_without_lookback_is_zero():

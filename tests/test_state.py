@@ -115,7 +115,7 @@ def test_from_arrays_names_the_arrays_it_needs_and_those_it_got():
         ("past.00.mem", np.zeros((4, 2, 3), "float64"), r"dtype float32, got \(4, 2, 3\) and float64"),
         ("past.01.count", np.zeros((4, 2), "int64"), r"dtype int32, got \(4, 2\) and int64"),
         ("past.00.mem", np.zeros((3, 2, 3), "float32"), r"past\.0"),
-        ("past.02.age", np.zeros((), "float32"), r"'past.02.age' must have shape .*got \(\)"),
+        ("past.02.age", np.zeros((), "float32"), r"equally many lanes on axis 0, got .*'past.02.age': -1"),
     ],
     ids=["shape", "float", "integer", "another number of lanes", "no axis"],
 )

@@ -390,7 +390,7 @@ def _scaled(
         present = chunk.isfinite()
         scale, norm = module(torch.where(present, chunk, 0.0), present, norm)
         # Shift and mean may be split otherwise from call to call; their sum may not.
-        level = torch.where(scale.known, scale.shift + scale.mean, 0.0)
+        level = torch.where(scale.known, scale.shift + (scale.mean + scale.rest), 0.0)
         for name, part in zip(_SCALE_PARTS, (level, scale.deviation, scale.drift, scale.age, scale.known), strict=True):
             parts[name].append(part)
     return {name: torch.cat(tensors, dim=1) for name, tensors in parts.items()}, norm
@@ -510,6 +510,7 @@ def _patches(n_rows: int = 6, *, seed: int = 0) -> dict[str, Any]:
     scale = Scale(
         shift=_random(_N_LANES, 1, _N_CHANNELS, seed=seed + 2),
         mean=_random(*shape, seed=seed + 3),
+        rest=torch.zeros(shape),
         deviation=_random(*shape, seed=seed + 4).abs() + 0.1,
         drift=_random(*shape, 2, seed=seed + 5),
         age=_random(*shape, seed=seed + 6).abs().round(),

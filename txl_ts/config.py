@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import math
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -70,10 +71,8 @@ class ModelConfig:
                 f"d_model={self.d_model} must be even and a multiple of n_heads={self.n_heads}. "
                 f"Take for example d_model={2 * self.n_heads * max(1, self.d_model // (2 * self.n_heads))}."
             )
-        if not self.half_life >= 2:
-            raise ParameterError(f"half_life={self.half_life!r} must be at least 2 rows, such as 168.")
-        if not 0 <= self.dropout < 1:
-            raise ParameterError(f"dropout={self.dropout!r} must lie in [0, 1). Take for example dropout=0.1.")
+        check_number("half_life", self.half_life, at_least=2, below=math.inf, example=168)
+        check_number("dropout", self.dropout, at_least=0, below=1, example=0.1)
         check_choice("scaler", self.scaler, SCALERS)
         check_choice("memory", self.memory, MEMORIES)
 
@@ -123,6 +122,16 @@ def check_integer(name: str, value: Any, *, at_least: int) -> None:
         raise ParameterError(
             f"{name}={value!r} ({type(value).__name__}) must be an integer of at least {at_least}. "
             f"Take for example {name}={max(at_least, 1)}."
+        )
+
+
+def check_number(name: str, value: Any, *, at_least: float, below: float, example: float) -> None:
+    """Raise ParameterError unless ``value`` is a number with ``at_least <= value < below``."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not at_least <= value < below:
+        upper = "finite" if below == math.inf else f"below {below:g}"
+        raise ParameterError(
+            f"{name}={value!r} ({type(value).__name__}) must be a number of at least {at_least:g} and {upper}. "
+            f"Take for example {name}={example:g}."
         )
 
 

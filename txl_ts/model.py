@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from txl_ts.backbone import Backbone
 from txl_ts.config import ModelConfig
-from txl_ts.embeddings import PatchEmbedding, RowWindow, RunningNormaliser, Scale, StandardNormaliser
+from txl_ts.embeddings import LARGEST, PatchEmbedding, RowWindow, RunningNormaliser, Scale, StandardNormaliser
 from txl_ts.errors import ShapeError
 from txl_ts.heads import LinearPath, QuantileHead
 from txl_ts.memory import Fifo
@@ -95,7 +95,7 @@ class TXLModel(nn.Module):
         state : dict of Tensor
             As :meth:`init_state` or an earlier call gave it; not changed.
         start : Tensor of shape (B, 1), optional
-            Non-zero where a lane begins anew before its first row.
+            1 where a lane begins anew before its first row, else 0.
         last_only : bool
             Give the forecast of the last row only.
 
@@ -139,7 +139,7 @@ class TXLModel(nn.Module):
         phases : int64 Tensor of shape (P,)
             Which rows of each stride are visited, in 0..stride − 1.
         start : Tensor of shape (B, 1), optional
-            Non-zero where a lane begins anew.
+            1 where a lane begins anew, else 0.
 
         Returns
         -------
@@ -181,7 +181,8 @@ class TXLModel(nn.Module):
         # where, before any product: 0 · NaN is NaN.
         x = torch.where(present, x, x.new_zeros(()))
         scale, norm = self.normaliser(x, present, norm)
-        above = torch.where(present, x - scale.shift, x.new_zeros(()))
+        # Clamped like the normaliser's input: the difference of two finite values may be infinite.
+        above = torch.where(present, (x - scale.shift).clamp(-LARGEST, LARGEST), x.new_zeros(()))
         history, rows = self.window.extend(above, present, rows)
         scale = scale.at(picked)
         z, seen = self.window.at(history, picked, scale)

@@ -100,10 +100,12 @@ def from_arrays(arrays: Mapping[str, NDArray[Any]], specs: Iterable[TensorSpec],
             f"the state needs the arrays {list(names)}, got {sorted(arrays)}. "
             "Give all that `to_arrays` of the same model wrote, and nothing else."
         )
-    lanes = {len(array) for array in arrays.values() if array.ndim}
+    n = {name: len(array) if array.ndim else -1 for name, array in arrays.items()}
+    if len(set(n.values())) != 1:
+        raise StateError(f"the state's arrays must have equally many lanes on axis 0, got {n}.")
     for full, spec in names.items():
         array = arrays[full]
-        if len(lanes) != 1 or array.shape[1:] != spec.shape or array.dtype != np.dtype(spec.dtype):
+        if array.shape != (n[full], *spec.shape) or array.dtype != np.dtype(spec.dtype):
             raise StateError(
                 f"state array {full!r} must have shape (n_lanes, {', '.join(map(str, spec.shape))}) and dtype "
                 f"{spec.dtype}, got {array.shape} and {array.dtype}. Is it the state of another model?"
@@ -116,6 +118,8 @@ def _checked(lanes: NDArray[Any], *, n: int) -> NDArray[Any]:
     if lanes.dtype == bool:
         if lanes.shape != (n,):
             raise StateError(f"a lane mask must have shape ({n},), got {lanes.shape}.")
+    elif lanes.size and lanes.dtype.kind not in "iu":
+        raise StateError(f"lanes must be integers or a mask, got dtype {lanes.dtype}.")
     elif lanes.size and (lanes.min() < 0 or lanes.max() >= n):
         raise StateError(f"lanes must lie in 0..{n - 1}, got {lanes.min()}..{lanes.max()}.")
     return lanes if lanes.dtype == bool else lanes.astype(np.int64)

@@ -33,7 +33,7 @@ def ett(
     sets: Annotated[str, typer.Option(help="Data sets.", metavar="NAME,…")] = "ETTh1,ETTh2",
     baselines_only: BaselinesOnly = False,
 ) -> None:
-    """ETTh1 and ETTh2: errors of long-horizon forecasts over every test window."""
+    """ETTh1 and ETTh2: errors over every test window."""
     settings: dict[str, Any] = {"h": whole_numbers("h", h), "sets": tuple(sets.split(","))}
     said = {"h": (h, "96,192,336,720"), "sets": (sets, "ETTh1,ETTh2"), "seeds": (seeds, "0,1,2")}
     _run("ett", data, out, seeds=seeds, baselines_only=baselines_only, said=said, **settings)
@@ -49,7 +49,7 @@ def m4(
     ] = False,
     baselines_only: BaselinesOnly = False,
 ) -> None:
-    """M4 Hourly or Weekly: one model for all series, judged by the competition's own measures."""
+    """M4 Hourly or Weekly, by the competition's measures."""
     said = {"group": (group, "Hourly"), "held-out": (held_out, False), "seeds": (seeds, "0,1,2")}
     _run("m4", data, out, seeds=seeds, baselines_only=baselines_only, said=said, group=group, held_out=held_out)
 
@@ -83,6 +83,8 @@ def _run(
     from txl_ts.bench import BENCHES
     from txl_ts.bench.report import markdown
 
+    if out.exists() and not out.is_dir():
+        raise ParameterError(f"--out {str(out)!r} is a file. Name a folder.")  # said now, not after hours of fits
     settings["seeds"] = whole_numbers("seeds", seeds)
     words = [f"txl-ts bench {name} --data DIR"]
     for option, (value, default) in said.items():

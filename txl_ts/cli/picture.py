@@ -37,7 +37,9 @@ def save_picture(path: Path, trials: Sequence[Trial]) -> None:
     try:
         figure.savefig(path, format="png", dpi=130)
     except OSError as error:
-        raise SaveError(f"the picture could not be written to {str(path)!r}: {error}. Name another with --out.") from error
+        raise SaveError(
+            f"the picture could not be written to {str(path)!r}: {error}. Name another with --out."
+        ) from error
 
 
 def draw(axes: "Axes", trial: Trial) -> None:
@@ -56,12 +58,22 @@ def draw(axes: "Axes", trial: Trial) -> None:
     axes.plot(times(shown), grid.values[shown], color="black", lw=1.4, label="what came", zorder=3)
     for number, ordinal in enumerate(wanted[np.isin(wanted, backtest.ordinals)]):
         at = int(np.searchsorted(backtest.ordinals, ordinal))
-        forecast, ahead = backtest.forecast[at], times(ordinal + np.arange(1, h + 1))
+        # Bands open at the last value that was seen.
+        forecast = np.concatenate([np.full((1, len(quantiles)), grid.seen[ordinal]), backtest.forecast[at]])
+        ahead = times(ordinal + np.arange(h + 1))
         label = number == 0
         axes.fill_between(
-            ahead, forecast[:, low], forecast[:, high], color=COLOUR, alpha=0.25, lw=0, label="80 % band" if label else None
+            ahead,
+            forecast[:, low],
+            forecast[:, high],
+            color=COLOUR,
+            alpha=0.25,
+            lw=0,
+            label="80 % band" if label else None,
         )
-        axes.plot(ahead, forecast[:, middle], color=COLOUR, lw=1.6, label="median forecast" if label else None, zorder=2)
+        axes.plot(
+            ahead, forecast[:, middle], color=COLOUR, lw=1.6, label="median forecast" if label else None, zorder=2
+        )
         axes.plot(
             times(np.array([ordinal])),
             grid.seen[[ordinal]],
@@ -71,15 +83,15 @@ def draw(axes: "Axes", trial: Trial) -> None:
             label="last row that it saw" if label else None,
             zorder=4,
         )
-    locator = AutoDateLocator(minticks=5, maxticks=10)
+    locator = AutoDateLocator(minticks=5, maxticks=10)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
     axes.set_xlim(times(shown[:1])[0], times(shown[-1:])[0])
     axes.set_xlabel("time, UTC" if grid.panel.zone else "time on the sensor's clock")
     axes.set_ylabel(f"{stream.name}, {stream.unit}")
     axes.set_title(
-        f"{stream.name[0].upper()}{stream.name[1:]}: forecasts {stream.horizon_h:g} h ahead from held-out rows "
-        f"(a row every {stream.step_min} min)",
+        f"{stream.name[0].upper()}{stream.name[1:]}: forecasts {stream.horizon_h:g} h ahead, on rows that were not "
+        f"fitted (one every {stream.step_min} min)",
         loc="left",
     )
     axes.grid(alpha=0.25)

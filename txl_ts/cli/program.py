@@ -9,21 +9,24 @@ from txl_ts import __version__
 from txl_ts.cli.bench import bench_program
 
 # Plain text everywhere: the same help in a terminal, a pipe and a log.
-app = typer.Typer(
-    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None, help=""
-)
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.add_typer(bench_program(), name="bench")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"txl-ts {__version__}")
+        raise typer.Exit
 
 
 @app.callback()
 def program(
-    version: Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version and stop.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and stop.")
+    ] = False,
     traceback: Annotated[bool, typer.Option("--traceback", help="Show where an error was raised.")] = False,
 ) -> None:
     """Transformer-XL's recurrent memory for time series and sensor streams."""
-    if version:
-        print(f"txl-ts {__version__}")
-        raise typer.Exit
 
 
 @app.command()
@@ -32,7 +35,11 @@ def demo(
     quick: Annotated[bool, typer.Option("--quick", help="Few rows and one epoch: does it run?")] = False,
     seed: Annotated[int, typer.Option(help="Seed of the fits.")] = 0,
 ) -> None:
-    """Fit, backtest and stream two real series: glucose every 5 minutes, sea temperature every half hour."""
+    """Fit, backtest and stream glucose and sea temperature.
+
+    One model for each of the two real series that bokeh_sampledata ships: it forecasts from every held-out row in one
+    pass, beside naive forecasts, takes in a day row by row, prints one table and writes one picture.
+    """
     from txl_ts.cli.demo import run_demo
 
     run_demo(out, quick=quick, seed=seed)

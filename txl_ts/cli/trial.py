@@ -107,10 +107,11 @@ def run_trial(stream: Stream, *, params: dict[str, Any]) -> Trial:
     """
     print(f"\n{stream.name}: {len(stream.frame):,} rows, {stream.source}", flush=True)
     n_fitted = int(len(stream.frame) * (1 - TEST_PART))
+    print(f"  fitting on the first {n_fitted:,} rows", flush=True)
     model = fit(stream, n_fitted, params=params)
     linear = fit(stream, n_fitted, params=params | {"max_epochs": 0})
     grid = read_grid(stream, max_gap=model.config_.reach)
-    _say(stream, grid, model, n_fitted=n_fitted)
+    _say(stream, grid, model)
     fitted_end = int(stream.ordinals(grid.origin)[n_fitted - 1])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TxlWarning)  # said above
@@ -224,7 +225,7 @@ def _errors(y: FloatArray, forecasts: dict[str, FloatArray]) -> dict[str, float]
     return {name: mae(y=y, forecast=forecast) for name, forecast in forecasts.items()}
 
 
-def _say(stream: Stream, grid: Grid, model: TXLForecaster, *, n_fitted: int) -> None:
+def _say(stream: Stream, grid: Grid, model: TXLForecaster) -> None:
     unused = [name for name in stream.frame.columns if name not in (stream.time_col, stream.target_col)]
     for line in grid.panel.report.lines():
         print(f"  cleaned: {line}")
@@ -232,9 +233,8 @@ def _say(stream: Stream, grid: Grid, model: TXLForecaster, *, n_fitted: int) -> 
         print(f"  unused: column {name!r} has no role.")
     history, params = model.history_, model.params_
     print(
-        f"  fitted on the first {n_fitted:,} rows, {model.n_parameters_:,} parameters, epoch {history.best_epoch} of "
-        f"{history.epochs} kept:\n"
-        f"  patch {params['patch_len']} rows, memory {params['mem_len']} visits of stride {params['stride']}, "
-        f"look-back {params['lookback']} rows.",
+        f"  fitted: patch {params['patch_len']} rows, memory {params['mem_len']} visits of stride {params['stride']}, "
+        f"look-back {params['lookback']} rows;\n"
+        f"          {model.n_parameters_:,} parameters, epoch {history.best_epoch} of {history.epochs} kept.",
         flush=True,
     )

@@ -24,10 +24,13 @@ _CLIP_AFTER = 16
 _SLOWER = 16.0
 # The deviation never falls below this part of the lane's own slow deviation.
 _FLOOR = 0.05
-# The weight never falls below this: its logarithm would leave float32 in a long run of missing rows.
-_LEAST_WEIGHT = 1e-9
+# The weight never falls below this: in a long run of missing rows it would leave float32, and the level with it. Small
+# enough for the next value to outweigh all that was forgotten.
+_LEAST_WEIGHT = 1e-18
+# Raw deviations below this are rounding: squares leave float32 there.
+_LEAST_DEVIATION = 1e-15
 # float32 squares overflow beyond 1e19; an input this far from the lane's first value is a fault of the sensor.
-_LARGEST = 1e15
+LARGEST = 1e15
 _CHUNK = 128
 _AGE_CAP = 1e6
 
@@ -40,8 +43,11 @@ class Scale:
     ----------
     shift : Tensor of shape (B, 1, C)
         The lane's first finite value. Everything else is relative to it, so that float32 keeps its digits.
-    mean, deviation : Tensor of shape (B, T, C)
-        Level above ``shift``, and deviation (0 for a lane that was constant so far).
+    mean, rest : Tensor of shape (B, T, C)
+        Level above ``shift``, as a number and what rounding left of it: where a sensor stands still the deviation fades,
+        and an error of one last digit would count as many deviations.
+    deviation : Tensor of shape (B, T, C)
+        0 for a lane that was constant so far.
     drift : Tensor of shape (B, T, C, 2)
         Level above the slow level, in deviations, and logarithm of deviation over slow deviation.
     age : Tensor of shape (B, T, C)
@@ -52,6 +58,7 @@ class Scale:
 
     shift: Tensor
     mean: Tensor
+    rest: Tensor
     deviation: Tensor
     drift: Tensor
     age: Tensor
@@ -59,18 +66,18 @@ class Scale:
 
     def at(self, rows: Tensor) -> Scale:
         """Keep only the rows (indices along time) of the given tensor."""
-        picked = (t.index_select(1, rows) for t in (self.mean, self.deviation, self.drift, self.age, self.known))
-        return Scale(self.shift, *picked)
+        parts = (self.mean, self.rest, self.deviation, self.drift, self.age, self.known)
+        return Scale(self.shift, *(part.index_select(1, rows) for part in parts))
 
     def normalise(self, x: Tensor) -> Tensor:
         """Put values above ``shift``, of shape (B, T, C, n), into deviations from the mean of their row (B, T, C)."""
         deviation = torch.where(self.deviation > 0, self.deviation, torch.ones_like(self.deviation))
-        return (x - self.mean[..., None]) / deviation[..., None]
+        return ((x - self.mean[..., None]) - self.rest[..., None]) / deviation[..., None]
 
     def restore(self, z: Tensor) -> Tensor:
         """Put deviations, of shape (B, T, h, C, Q), back into raw units; NaN where the level is not known."""
         # The shift of a chunk may be a value that comes later in it: rows before that value must not show it.
-        level = torch.where(self.known, self.shift + self.mean, torch.nan)[:, :, None, :, None]
+        level = torch.where(self.known, self.shift + (self.mean + self.rest), torch.nan)[:, :, None, :, None]
         return level + z * self.deviation[:, :, None, :, None]
 
 
@@ -91,13 +98,14 @@ class RunningNormaliser(nn.Module):
     West (1979), Updating mean and variance estimates: an improved method, with exponential forgetting.
     """
 
-    n_entries = 12  # shift, seen, age, then mean, variance, weight three times
+    n_entries = 15  # shift, seen, age, then mean, its rest, variance, weight three times
 
     def __init__(self, *, half_life: float, n_channels: int) -> None:
         super().__init__()
         self.n_channels = n_channels
         self.rates = tuple(1 - 0.5 ** (1 / life) for life in (half_life, half_life, _SLOWER * half_life))
-        self.clip_weight = 1 - (1 - self.rates[0]) ** _CLIP_AFTER
+        # A little less than the weight of that many rows: rounding must not decide a tie.
+        self.clip_weight = (1 - (1 - self.rates[0]) ** _CLIP_AFTER) * (1 - 1e-6)
 
     def fit(self, rows: NDArray[np.float32]) -> None:
         """Take nothing from the training rows: each lane is normalised by itself."""
@@ -114,32 +122,36 @@ class RunningNormaliser(nn.Module):
         x : Tensor of shape (B, T, C)
             Raw values, 0 where missing.
         present : bool Tensor of shape (B, T, C)
-        norm : Tensor of shape (B, C, 12)
+        norm : Tensor of shape (B, C, 15)
 
         Returns
         -------
         scale : Scale
             Known at each row from that row and earlier ones.
-        norm : Tensor of shape (B, C, 12)
+        norm : Tensor of shape (B, C, 15)
         """
         shift, seen = _first_value(x, present, norm)
-        x = torch.where(present, (x - shift).clamp(-_LARGEST, _LARGEST), x.new_zeros(()))
+        x = torch.where(present, (x - shift).clamp(-LARGEST, LARGEST), x.new_zeros(()))
         raw_rate, rate, slow_rate = self.rates
-        raw = _Moments.of(x, present, norm[..., 3:6], rate=raw_rate)
-        low, high = raw.bounds_before(clip_weight=self.clip_weight)
+        raw = _moments(x, present, norm[..., 3:7], rate=raw_rate)
+        low, high = _spike_bounds(raw, norm[..., 3:7], clip_weight=self.clip_weight)
         clipped = torch.where(present, x.clamp(low, high), x)
-        fast = _Moments.of(clipped, present, norm[..., 6:9], rate=rate)
-        slow = _Moments.of(clipped, present, norm[..., 9:12], rate=slow_rate)
-        slow_deviation = slow.variance.sqrt()
-        deviation = torch.maximum(fast.variance.sqrt(), _FLOOR * slow_deviation)
+        fast = _moments(clipped, present, norm[..., 7:11], rate=rate)
+        slow = _moments(clipped, present, norm[..., 11:15], rate=slow_rate)
+        mean, rest, variance, _ = fast.unbind(-1)
+        slow_mean, slow_rest, slow_variance, _ = slow.unbind(-1)
+        slow_deviation = slow_variance.sqrt()
+        deviation = torch.maximum(variance.sqrt(), _FLOOR * slow_deviation)
         unit = torch.where(deviation > 0, deviation, torch.ones_like(deviation))
         varied = (slow_deviation > 0) & (deviation > 0)
         ratio = torch.where(varied, deviation, unit) / torch.where(varied, slow_deviation, unit)
-        drift = torch.stack([((fast.mean - slow.mean) / unit).clamp(-10, 10), ratio.log()], dim=-1)
+        apart = (mean - slow_mean) + (rest - slow_rest)
+        drift = torch.stack([(apart / unit).clamp(-10, 10), ratio.log()], dim=-1)
         age = _age(present, norm[..., 2])
-        last = [shift[:, 0], seen, age[:, -1], *raw.last(), *fast.last(), *slow.last()]
+        kept = [_kept(moments[:, -1]) for moments in (raw, fast, slow)]
+        norm_after = torch.cat([torch.stack([shift[:, 0], seen, age[:, -1]], dim=-1), *kept], dim=-1)
         known = (norm[..., 1] > 0)[:, None] | present.cummax(dim=1).values
-        return Scale(shift, fast.mean, deviation, drift, age, known), torch.stack(last, dim=-1)
+        return Scale(shift, mean, rest, deviation, drift, age, known), norm_after
 
 
 class StandardNormaliser(nn.Module):
@@ -178,73 +190,68 @@ class StandardNormaliser(nn.Module):
         mean, deviation = self.mean.expand(x.shape), self.deviation.expand(x.shape)
         shift = torch.zeros_like(x[:, :1])
         drift = torch.zeros(*x.shape, 2, dtype=x.dtype, device=x.device)
-        scale = Scale(shift, mean, deviation, drift, age, torch.ones_like(present))
+        scale = Scale(shift, mean, torch.zeros_like(mean), deviation, drift, age, torch.ones_like(present))
         return scale, torch.stack([shift[:, 0], shift[:, 0], age[:, -1]], dim=-1)
 
 
-@dataclass(frozen=True)
-class _Moments:
-    """Debiased exponentially weighted mean, variance and weight, each (B, T, C), and what they were before the rows."""
-
-    mean: Tensor
-    variance: Tensor
-    weight: Tensor
-    before: tuple[Tensor, Tensor, Tensor]
-
-    @classmethod
-    def of(cls, x: Tensor, present: Tensor, before: Tensor, *, rate: float) -> _Moments:
-        mean0, variance0, weight0 = before.unbind(-1)  # (B, C)
-        used = rate * present.to(x.dtype)
-        weight = _decayed_sum(used, weight0, rate=rate)
-        safe = torch.where(weight > 0, weight, torch.ones_like(weight))
-        # Sums are taken about the mean before the chunk: a lane may wander far from its first value.
-        mean = mean0[:, None] + _decayed_sum(used * (x - mean0[:, None]), torch.zeros_like(mean0), rate=rate) / safe
-        earlier = torch.cat([mean0[:, None], mean[:, :-1]], dim=1)
-        # The very first row has no earlier mean: its deviation from its own is 0.
-        about = torch.where(_before(weight, weight0) > 0, x - earlier, torch.zeros_like(x))
-        variance = _decayed_sum(used * about * (x - mean), weight0 * variance0, rate=rate) / safe
-        return cls(mean, variance.clamp(min=0), weight, (mean0, variance0, weight0))
-
-    def bounds_before(self, *, clip_weight: float) -> tuple[Tensor, Tensor]:
-        """Give the interval outside which a value is a spike, by the moments of the row before."""
-        mean, deviation = _before(self.mean, self.before[0]), _before(self.variance, self.before[1]).sqrt()
-        trusted = (_before(self.weight, self.before[2]) >= clip_weight) & (deviation > 0)
-        width = torch.where(trusted, _CLIP * deviation, torch.full_like(deviation, 2 * _LARGEST))
-        return mean - width, mean + width
-
-    def last(self) -> tuple[Tensor, Tensor, Tensor]:
-        weight = self.weight[:, -1]
-        return self.mean[:, -1], self.variance[:, -1], torch.where(weight > 0, weight.clamp(min=_LEAST_WEIGHT), weight)
+# Moments are tensors (…, 4): mean, what rounding left of it, variance, weight.
 
 
-def _before(values: Tensor, initial: Tensor) -> Tensor:
-    return torch.cat([initial[:, None], values[:, :-1]], dim=1)
+def _moments(x: Tensor, present: Tensor, before: Tensor, *, rate: float) -> Tensor:
+    """Debiased exponentially weighted moments (B, T, C, 4) of rows (B, T, C), from those before them (B, C, 4)."""
+    chunks = []
+    with torch.autocast(x.device.type, enabled=False):  # bfloat16 decays would lose all but three digits
+        for values, mask in zip(x.split(_CHUNK, dim=1), present.split(_CHUNK, dim=1), strict=True):
+            chunks.append(_chunk_moments(values, mask, before, rate=rate))
+            before = _kept(chunks[-1][:, -1])
+    return torch.cat(chunks, dim=1)
 
 
-def _decayed_sum(values: Tensor, initial: Tensor, *, rate: float) -> Tensor:
-    """Run ``s ← (1 − rate) · s + value`` along time, in chunks of one matrix product.
+def _chunk_moments(x: Tensor, present: Tensor, before: Tensor, *, rate: float) -> Tensor:
+    mean0, rest0, variance0, weight0 = before[:, None].unbind(-1)  # (B, 1, C)
+    decay, carry = _decays(x.shape[1], rate, x)
+    used = rate * present.to(x.dtype)
+    weight = _decayed_sum(used, decay) + carry * weight0
+    safe = torch.where(weight > 0, weight, torch.ones_like(weight))
+    # Sums are taken about the mean before the chunk: a lane may wander far from its first value.
+    off = x - mean0
+    rest = rest0 + _decayed_sum(used * (off - rest0), decay) / safe
+    earlier = torch.cat([rest0, rest[:, :-1]], dim=1)
+    # The very first row has no earlier mean: its deviation from its own is 0.
+    about = torch.where(torch.cat([weight0, weight[:, :-1]], dim=1) > 0, off - earlier, torch.zeros_like(x))
+    variance = (_decayed_sum(used * about * (off - rest), decay) + carry * (weight0 * variance0)) / safe
+    return torch.stack([mean0.expand_as(rest), rest, variance.clamp(min=0), weight], dim=-1)
 
-    Parameters
-    ----------
-    values : Tensor of shape (B, T, C)
-    initial : Tensor of shape (B, C)
 
-    Returns
-    -------
-    Tensor of shape (B, T, C)
+def _kept(moments: Tensor) -> Tensor:
+    """Put the moments of the last row into the form that is kept: the rest small, the weight not vanishing."""
+    old, rest, variance, weight = moments.unbind(-1)
+    mean = old + rest
+    weight = torch.where(weight > 0, weight.clamp(min=_LEAST_WEIGHT), weight)
+    return torch.stack([mean, rest - (mean - old), variance, weight], dim=-1)
+
+
+def _spike_bounds(moments: Tensor, before: Tensor, *, clip_weight: float) -> tuple[Tensor, Tensor]:
+    """Give the interval, (B, T, C) each, outside which a value is a spike, by the moments of the row before."""
+    mean, rest, variance, weight = torch.cat([before[:, None], moments[:, :-1]], dim=1).unbind(-1)
+    deviation = variance.sqrt()
+    trusted = (weight >= clip_weight) & (deviation > _LEAST_DEVIATION)
+    width = torch.where(trusted, _CLIP * deviation, torch.full_like(deviation, 2 * LARGEST))
+    return mean + rest - width, mean + rest + width
+
+
+def _decays(n_rows: int, rate: float, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Give the triangular matrix (T, T) that runs ``s ← (1 − rate) · s + value`` over rows, and the decay (T, 1) of
+    what was there before.
     """
-    size = min(_CHUNK, values.shape[1])
-    step = torch.arange(size, dtype=torch.float64, device=values.device)
+    step = torch.arange(n_rows, dtype=torch.float64, device=like.device)
     lag = step[:, None] - step
-    decay = torch.where(lag >= 0, (1 - rate) ** lag.clamp(min=0), 0.0).to(values.dtype)  # (T, T)
-    carry = ((1 - rate) ** (step + 1)).to(values.dtype)
-    sums = []
-    for chunk in values.split(size, dim=1):
-        n = chunk.shape[1]
-        total = torch.einsum("ts,bsc->btc", decay[:n, :n], chunk) + carry[:n, None] * initial[:, None]
-        initial = total[:, -1]
-        sums.append(total)
-    return torch.cat(sums, dim=1)
+    decay = torch.where(lag >= 0, (1 - rate) ** lag.clamp(min=0), 0.0)
+    return decay.to(like.dtype), ((1 - rate) ** (step + 1))[:, None].to(like.dtype)
+
+
+def _decayed_sum(values: Tensor, decay: Tensor) -> Tensor:
+    return torch.einsum("ts,bsc->btc", decay, values)
 
 
 def _first_value(x: Tensor, present: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:

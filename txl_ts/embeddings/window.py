@@ -66,5 +66,7 @@ class RowWindow:
         present : Tensor of shape (B, n, C, length)
             1 where there was a value.
         """
-        value, present = history.unfold(1, self.length, 1).index_select(1, picked).unbind(3)  # (B, n, C, length)
+        # Indexing copies the picked windows only; `unfold` and `index_select` would copy all of them first.
+        index = picked[:, None] + torch.arange(self.length, device=picked.device)
+        value, present = history[:, index].permute(4, 0, 1, 3, 2)  # 2 × (B, n, C, length)
         return scale.normalise(value).clamp(-_CLIP, _CLIP) * present, present

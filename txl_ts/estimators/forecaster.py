@@ -562,9 +562,7 @@ class TXLForecaster(BaseEstimator):
     def _describe(self) -> None:
         """Derive what is shown from what is kept."""
         config, freq = self.config_, self._freq
-        self.n_parameters_ = sum(p.numel() for p in self._model.parameters()) + sum(
-            b.numel() for b in self._model.linear_path.buffers()
-        )
+        self.n_parameters_ = sum(p.numel() for p in self._model.parameters())
         self.params_ = config.to_json() | {
             "freq": freq.text,
             "reach": config.reach,

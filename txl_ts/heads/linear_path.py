@@ -10,7 +10,8 @@ from torch.nn import functional as F
 class LinearPath(nn.Module):
     """One affine map, shared by all channels, from ``lookback`` rows to ``h`` steps.
 
-    It is fitted in closed form (ridge) before training and then kept: the recurrent path learns what is left.
+    It is fitted in closed form (ridge) before training. That is the end of it where squared errors count; for other
+    losses it is where training starts from.
 
     Parameters
     ----------
@@ -22,10 +23,8 @@ class LinearPath(nn.Module):
     def __init__(self, *, lookback: int, h: int) -> None:
         super().__init__()
         self.lookback = lookback
-        self.register_buffer("weight", torch.zeros(h, lookback))
-        self.register_buffer("bias", torch.zeros(h))
-        self.weight: Tensor
-        self.bias: Tensor
+        self.weight = nn.Parameter(torch.zeros(h, lookback))
+        self.bias = nn.Parameter(torch.zeros(h))
 
     def forward(self, z: Tensor) -> Tensor:
         """Map windows (B, n, C, lookback), in deviations, to forecasts (B, n, h, C), in deviations."""

@@ -74,7 +74,8 @@ class Fifo:
         order = torch.arange(skipped, skipped + n_new, device=ring.device)
         slot = torch.remainder(count[:, 1:] + order, self.n_slots).long()
         index = slot[:, None, :, None].expand(-1, ring.shape[1], -1, ring.shape[3])
-        return ring.scatter(2, index, rows[:, skipped:].transpose(1, 2))
+        # Memory keeps its own precision when the layers compute in a lower one.
+        return ring.scatter(2, index, rows[:, skipped:].transpose(1, 2).to(ring.dtype))
 
     def advance(self, count: Tensor, *, n_rows: int) -> Tensor:
         """Move the counters on by ``n_rows`` rows."""

@@ -100,8 +100,15 @@ class Trainer:
         phases = min(stride, settings.phases_per_epoch)
         self.n_passes = max(round(phases / self.n_phases), -(-settings.least_steps // per_pass), 1)
         self.n_steps = self._count_steps()
+        # The closed form of the linear path minimises squared errors: for that loss there is nothing left to learn.
+        linear = list(model.linear_path.parameters())
+        for parameter in linear:
+            parameter.requires_grad_(not LOSSES[settings.loss].squared)
+        others = [parameter for name, parameter in model.named_parameters() if not name.startswith("linear_path.")]
+        # Decay would pull the linear path from "the last value" to "the mean".
+        groups = [{"params": others}, {"params": linear, "weight_decay": 0.0}]
         self.optimiser = torch.optim.AdamW(
-            model.parameters(), settings.learning_rate, weight_decay=settings.weight_decay, foreach=False
+            groups, settings.learning_rate, weight_decay=settings.weight_decay, foreach=False
         )
         self.progress = Progress()
 
@@ -155,7 +162,8 @@ class Trainer:
         with torch.inference_mode():
             for segment, front, z, picked in _forecasts(self.model, self.validation):
                 target, usable = segment.targets(picked, front.scale)
-                point = front.scale.mean[:, :, None] + z[..., median] * front.scale.deviation[:, :, None]
+                level = front.scale.mean + front.scale.rest
+                point = level[:, :, None] + z[..., median] * front.scale.deviation[:, :, None]
                 error = (target - point)[usable].double()
                 square += float(error.square().sum())
                 absolute += float(error.abs().sum())
@@ -217,7 +225,7 @@ class Trainer:
         scale = front.scale
         target, usable = segment.targets(picked, scale)
         return forecast_loss(
-            scale.mean[:, :, None, :, None] + z * scale.deviation[:, :, None, :, None],
+            (scale.mean + scale.rest)[:, :, None, :, None] + z * scale.deviation[:, :, None, :, None],
             target,
             quantiles=self.model.config.quantiles,
             deviation=scale.deviation,

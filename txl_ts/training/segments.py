@@ -45,13 +45,14 @@ class Segment:
     ----------
     x : Tensor of shape (B, T, 1)
         Raw rows.
-    ahead : Tensor of shape (B, T, h)
-        The next rows of each row; NaN from the end of the piece on.
+    ahead : Tensor of shape (B, T + h)
+        The same rows and the ``h`` after them; NaN from the end of the piece on.
     origin : bool Tensor of shape (B, T)
         The row may forecast.
     start : bool Tensor of shape (B, 1)
         The lane begins.
     unit : Tensor of shape (B,)
+    h : int
     """
 
     x: Tensor
@@ -59,10 +60,11 @@ class Segment:
     origin: Tensor
     start: Tensor
     unit: Tensor
+    h: int
 
     def targets(self, picked: Tensor, scale: Scale) -> tuple[Tensor, Tensor]:
         """Give targets above the lane's shift, (B, n, h, 1), at the picked rows, and which of them count."""
-        target = self.ahead.index_select(1, picked)[..., None] - scale.shift[:, :, None]
+        target = self.ahead[:, picked[:, None] + torch.arange(1, self.h + 1)][..., None] - scale.shift[:, :, None]
         usable = target.isfinite() & (self.origin.index_select(1, picked)[..., None] & scale.known)[:, :, None]
         return target, usable
 
@@ -79,8 +81,9 @@ def segments(origins: Origins, steps: Iterator[Step], *, n_rows: int, h: int) ->
         may = (row >= np.maximum(origins.first[step.piece], step.begun)[:, None]) & (row < last[:, None])
         yield Segment(
             x=x[:, :n_rows, None],
-            ahead=x.unfold(1, h, 1)[:, 1:],
+            ahead=x,
             origin=torch.from_numpy(may & ~idle[:, None]),
             start=torch.from_numpy((step.row == step.begun) | idle)[:, None],
             unit=torch.from_numpy(np.where(idle, np.float32(1), pieces.unit[step.piece])),
+            h=h,
         )
