@@ -338,10 +338,13 @@ def test_a_difference_within_the_spread_of_seeds_is_called_a_tie(made_ett):
 
 
 def test_every_bench_is_listed_by_name():
-    assert list(BENCHES) == ["ett", "m4"]
+    assert list(BENCHES) == ["ett", "m4", "speed"]
 
 
 def test_the_variant_without_memory_sees_as_far_by_its_linear_path():
-    carried, off = memory_variants(lookback=504)
-    assert dict(carried.params) == {}
-    assert dict(off.params) == {"mem_len": 0, "lookback": 504}
+    given = Variant(name="TXL", params={"lookback": 96})
+    carried, reset, off = memory_variants(given, reach=504)
+    assert carried is given
+    assert dict(reset.params) == {"lookback": 96, "carry_memory": False}
+    assert dict(off.params) == {"lookback": 504, "mem_len": 0}
+    assert [variant.name for variant in (carried, reset, off)] == ["TXL", "TXL, memory reset", "TXL, memory off"]

@@ -177,6 +177,13 @@ def test_a_bench_refuses_a_file_as_its_folder_before_it_begins(capsys, tmp_path)
     assert "is a file. Name a folder." in capsys.readouterr().err
 
 
+def test_every_bench_is_a_command():
+    from txl_ts.bench import BENCHES
+    from txl_ts.cli.bench import bench_program
+
+    assert {command.name for command in bench_program().registered_commands} == set(BENCHES)
+
+
 def test_a_bench_prints_its_table_and_writes_it(shared_data, capsys, tmp_path):
     assert call(*f"bench m4 --data {shared_data} --group Weekly --baselines-only --out {tmp_path}".split()) == 0
     printed = capsys.readouterr().out

@@ -76,13 +76,18 @@ def test_a_width_that_does_not_split_into_heads_is_refused_with_one_that_does(d_
 
 @pytest.mark.parametrize("half_life", [1.9, 0, -3, math.nan, math.inf, "168", None])
 def test_a_half_life_that_cannot_work_is_refused(half_life):
-    with pytest.raises(ParameterError, match=r"half_life=.* must be a number of at least 2 and finite\. Take for example half_life=168\."):
+    with pytest.raises(
+        ParameterError,
+        match=r"half_life=.* must be a number of at least 2 and finite\. Take for example half_life=168\.",
+    ):
         make(half_life=half_life)
 
 
 @pytest.mark.parametrize("dropout", [-0.1, 1, 2.0, math.nan, "0.1", None])
 def test_a_dropout_outside_its_range_is_refused(dropout):
-    with pytest.raises(ParameterError, match=r"dropout=.* must be a number of at least 0 and below 1\. Take for example dropout=0\.1\."):
+    with pytest.raises(
+        ParameterError, match=r"dropout=.* must be a number of at least 0 and below 1\. Take for example dropout=0\.1\."
+    ):
         make(dropout=dropout)
 
 

@@ -19,6 +19,35 @@ _GRID = (64, 16, 4, 1)
 
 
 @dataclass(frozen=True)
+class Pace:
+    """How a walk cuts its calls; the numbers are the same to rounding, unless memories are reset.
+
+    Attributes
+    ----------
+    fixed_grid : bool
+        Always run ``lane_width`` lanes of equal length, in steps of a fixed grid: a lane's numbers then do not depend,
+        to the bit, on which other lanes are there. Slower.
+    reset_every : int, optional
+        Empty the memories (not the normaliser) every so many rows of a run; for comparisons.
+    lane_width : int
+        Lanes that run side by side.
+    """
+
+    fixed_grid: bool = False
+    reset_every: int | None = None
+    lane_width: int = 64
+
+    def n_rows(self, *, left: int, row: int, n_lanes: int) -> int:
+        """Rows of the next call, when ``left`` remain from ``row`` on."""
+        if self.reset_every:
+            left = min(left, self.reset_every - row % self.reset_every)
+        return next(g for g in _GRID if g <= left) if self.fixed_grid else min(left, _ROWS_PER_CALL // n_lanes)
+
+
+_PACE = Pace()
+
+
+@dataclass(frozen=True)
 class Stretch:
     """Forecasts of some lanes from some consecutive rows.
 
@@ -43,8 +72,7 @@ def walk(
     state: State | None,
     *,
     wanted_from: NDArray[np.int64] | None = None,
-    lane_width: int = 64,
-    fixed_grid: bool = False,
+    pace: Pace = _PACE,
 ) -> Iterator[Stretch]:
     """Feed runs of rows to their lanes and give the forecasts from every row.
 
@@ -60,28 +88,25 @@ def walk(
         Lane ``i`` belongs to run ``i``.
     wanted_from : int64 array of shape (n_lanes,), optional
         First row of each run whose forecast is wanted; earlier rows are walked, and most of them not given.
-    lane_width : int
-        Lanes that run side by side.
-    fixed_grid : bool
-        Always run ``lane_width`` lanes, and rows in steps of a fixed grid: a lane's numbers then do not depend, to the
-        bit, on which other lanes are there. Slower.
+    pace : Pace
 
     Yields
     ------
     Stretch
     """
     length = np.array([len(run) for run in runs], np.int64)
-    for batch in _batches(length, lane_width=lane_width, equal_length=fixed_grid):
+    for batch in _batches(length, lane_width=pace.lane_width, equal_length=pace.fixed_grid):
         lanes, row = batch, 0
         kept = init_state(model.state_specs(), n_lanes=len(batch)) if state is None else state
         while len(lanes := lanes[length[lanes] > row]):
-            n_rows = int(length[lanes].min()) - row
-            n_rows = next(g for g in _GRID if g <= n_rows) if fixed_grid else min(n_rows, _ROWS_PER_CALL // len(lanes))
-            rows = np.stack([runs[lane][row : row + n_rows] for lane in lanes]).reshape(len(lanes), n_rows, -1)
-            first = 0 if wanted_from is None else int(wanted_from[lanes].min())
             # Without a state of the caller's, lanes are counted within the batch; those that end first stand last.
             at = np.arange(len(lanes)) if state is None else lanes
-            width = lane_width if fixed_grid else len(lanes)
+            if pace.reset_every and row % pace.reset_every == 0:
+                kept["count"][at] = 0
+            n_rows = pace.n_rows(left=int(length[lanes].min()) - row, row=row, n_lanes=len(lanes))
+            rows = np.stack([runs[lane][row : row + n_rows] for lane in lanes]).reshape(len(lanes), n_rows, -1)
+            first = 0 if wanted_from is None else int(wanted_from[lanes].min())
+            width = pace.lane_width if pace.fixed_grid else len(lanes)
             y = _call(model, rows, kept, at, width=width, wanted=first < row + n_rows)
             if y is not None:
                 yield Stretch(lanes, row, y)

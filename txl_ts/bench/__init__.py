@@ -9,7 +9,7 @@ from os import PathLike
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["BENCHES", "run_ett", "run_m4"]
+__all__ = ["BENCHES", "run_ett", "run_m4", "run_speed"]
 
 
 def run_ett(data: str | PathLike[str], out: str | PathLike[str] | None = None, **settings: Any) -> dict[str, Any]:
@@ -52,7 +52,29 @@ def run_m4(data: str | PathLike[str], out: str | PathLike[str] | None = None, **
     return _run("m4", data, out, settings)
 
 
-BENCHES: Mapping[str, Callable[..., dict[str, Any]]] = MappingProxyType({"ett": run_ett, "m4": run_m4})
+def run_speed(data: str | PathLike[str], out: str | PathLike[str] | None = None, **settings: Any) -> dict[str, Any]:
+    """Run the speed table and write ``speed.json`` and ``speed.md``.
+
+    Parameters
+    ----------
+    data : path
+        Folder that holds ``ett/ETTh1.csv``.
+    out : path, optional
+        Folder for the results; nothing is written without it.
+    **settings
+        Passed to :func:`txl_ts.bench.speed.run`.
+
+    Returns
+    -------
+    dict
+        The table, as :mod:`txl_ts.bench.report` describes it.
+    """
+    return _run("speed", data, out, settings)
+
+
+BENCHES: Mapping[str, Callable[..., dict[str, Any]]] = MappingProxyType(
+    {"ett": run_ett, "m4": run_m4, "speed": run_speed}
+)
 
 
 def _run(

@@ -37,24 +37,23 @@ class Variant:
         return TXLForecaster(h=h, freq=freq, random_state=random_state, **self.params)
 
 
-CARRIED = Variant(name="TXL")
-
-
-def memory_variants(*, lookback: int) -> tuple[Variant, Variant]:
-    """Does memory help? The default forecaster, and one without memory whose linear path sees as far.
+def memory_variants(carried: Variant, *, reach: int) -> tuple[Variant, Variant, Variant]:
+    """Does memory help? A configuration with its memory carried, reset at each segment, and switched off.
 
     Parameters
     ----------
-    lookback : int
-        Rows of the second one's linear path: the reach of the first, which ``inspect`` prints.
+    carried : Variant
+    reach : int
+        Rows that its memory sees back: without memory the linear path gets at least as many.
 
     Returns
     -------
     tuple of Variant
-        Pass it as ``variants`` to a bench; further configurations can be added.
     """
-    off = Variant(name=f"memory off, look-back {lookback:,}", params={"mem_len": 0, "lookback": lookback})
-    return Variant(name="memory carried"), off
+    lookback = max(int(carried.params.get("lookback", 0)), reach)
+    reset = Variant(name=f"{carried.name}, memory reset", params={**carried.params, "carry_memory": False})
+    off = Variant(name=f"{carried.name}, memory off", params={**carried.params, "mem_len": 0, "lookback": lookback})
+    return carried, reset, off
 
 
 class ValidationError(NamedTuple):

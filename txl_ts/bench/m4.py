@@ -15,7 +15,7 @@ import pandas as pd
 
 from txl_ts.bench import report
 from txl_ts.bench.baselines import EqualContextRidge, FloatArray, seasonal_naive
-from txl_ts.bench.forecasters import CARRIED, Variant, context_rows, parameter_count
+from txl_ts.bench.forecasters import Variant, context_rows, parameter_count
 from txl_ts.errors import FrameError, ParameterError, ShapeError
 from txl_ts.metrics import M4_NAIVE2, mase, owa, seasonal_scale, smape
 
@@ -180,7 +180,7 @@ def run(
     *,
     group: str = "Hourly",
     seeds: Sequence[int] = (0, 1, 2),
-    variants: Sequence[Variant] = (CARRIED,),
+    variants: Sequence[Variant] | None = None,
     baselines: bool = True,
     held_out: bool = False,
     command: str | None = None,
@@ -195,8 +195,8 @@ def run(
         Frequency.
     seeds : sequence of int
         One fit per seed; the table shows means and the spread.
-    variants : sequence of Variant
-        Configurations of the forecaster, such as memory carried, reset or off; empty for the baselines alone.
+    variants : sequence of Variant, optional
+        Configurations of the forecaster; empty for the baselines alone. Default: the group's own.
     baselines : bool
         Seasonal naive, the ridge and quoted scores.
     held_out : bool
@@ -215,6 +215,7 @@ def run(
     rows = baseline_rows(m4) if baselines else []
     rows += quoted_rows(group) if baselines and not held_out else []
     runs: list[dict[str, Any]] = []
+    variants = VARIANTS[group] if variants is None else variants
     for variant in variants:
         fits = [forecaster_run(m4, variant=variant, seed=seed) for seed in seeds]
         runs += fits

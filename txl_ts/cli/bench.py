@@ -22,6 +22,7 @@ def bench_program() -> typer.Typer:
     program = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Rebuild a table of benchmarks/results.")
     program.command("ett")(ett)
     program.command("m4")(m4)
+    program.command("speed")(speed)
     return program
 
 
@@ -52,6 +53,19 @@ def m4(
     """M4 Hourly or Weekly, by the competition's measures."""
     said = {"group": (group, "Hourly"), "held-out": (held_out, False), "seeds": (seeds, "0,1,2")}
     _run("m4", data, out, seeds=seeds, baselines_only=baselines_only, said=said, group=group, held_out=held_out)
+
+
+def speed(
+    data: Data,
+    out: Out = RESULTS,
+    seeds: Annotated[str, typer.Option(help="The first is used.", metavar="N")] = "0",
+    no_training_rows: Annotated[
+        bool, typer.Option("--no-training-rows", help="Leave out the memory of training on millions of rows: minutes.")
+    ] = False,
+) -> None:
+    """Time per row and memory of the default forecaster."""
+    said = {"seeds": (seeds, "0"), "no-training-rows": (no_training_rows, False)}
+    _run("speed", data, out, seeds=seeds, baselines_only=False, said=said, training_rows=not no_training_rows)
 
 
 def whole_numbers(name: str, text: str) -> tuple[int, ...]:

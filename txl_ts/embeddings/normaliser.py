@@ -7,6 +7,7 @@ product with a triangular matrix of decays: no loop over rows, here or in the ex
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -44,8 +45,8 @@ class Scale:
     shift : Tensor of shape (B, 1, C)
         The lane's first finite value. Everything else is relative to it, so that float32 keeps its digits.
     mean, rest : Tensor of shape (B, T, C)
-        Level above ``shift``, as a number and what rounding left of it: where a sensor stands still the deviation fades,
-        and an error of one last digit would count as many deviations.
+        Level above ``shift``, as a number and what rounding left of it: where a sensor stands still the deviation
+        fades, and an error of one last digit would count as many deviations.
     deviation : Tensor of shape (B, T, C)
         0 for a lane that was constant so far.
     drift : Tensor of shape (B, T, C, 2)
@@ -209,7 +210,7 @@ def _moments(x: Tensor, present: Tensor, before: Tensor, *, rate: float) -> Tens
 
 def _chunk_moments(x: Tensor, present: Tensor, before: Tensor, *, rate: float) -> Tensor:
     mean0, rest0, variance0, weight0 = before[:, None].unbind(-1)  # (B, 1, C)
-    decay, carry = _decays(x.shape[1], rate, x)
+    decay, carry = _decays(x.shape[1], rate, x.dtype, x.device)
     used = rate * present.to(x.dtype)
     weight = _decayed_sum(used, decay) + carry * weight0
     safe = torch.where(weight > 0, weight, torch.ones_like(weight))
@@ -240,14 +241,14 @@ def _spike_bounds(moments: Tensor, before: Tensor, *, clip_weight: float) -> tup
     return mean + rest - width, mean + rest + width
 
 
-def _decays(n_rows: int, rate: float, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Give the triangular matrix (T, T) that runs ``s ← (1 − rate) · s + value`` over rows, and the decay (T, 1) of
-    what was there before.
-    """
-    step = torch.arange(n_rows, dtype=torch.float64, device=like.device)
-    lag = step[:, None] - step
-    decay = torch.where(lag >= 0, (1 - rate) ** lag.clamp(min=0), 0.0)
-    return decay.to(like.dtype), ((1 - rate) ** (step + 1))[:, None].to(like.dtype)
+@lru_cache(maxsize=64)
+def _decays(n_rows: int, rate: float, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Matrix (T, T) that runs ``s ← (1 − rate) · s + value`` over rows, and decay (T, 1) of what was before."""
+    with torch.inference_mode(False):  # what is cached must serve training too
+        step = torch.arange(n_rows, dtype=torch.float64, device=device)
+        lag = step[:, None] - step
+        decay = torch.where(lag >= 0, (1 - rate) ** lag.clamp(min=0), 0.0)
+        return decay.to(dtype), ((1 - rate) ** (step + 1))[:, None].to(dtype)
 
 
 def _decayed_sum(values: Tensor, decay: Tensor) -> Tensor:

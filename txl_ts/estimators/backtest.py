@@ -12,7 +12,7 @@ from txl_ts.errors import ParameterError
 from txl_ts.frames import Panel
 from txl_ts.metrics import pinball
 from txl_ts.model import TXLModel
-from txl_ts.walk import walk
+from txl_ts.walk import Pace, walk
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def rows_until(panel: Panel, last: NDArray[np.int64]) -> Panel:
     )
 
 
-def backtest(model: TXLModel, panel: Panel, cutoffs: NDArray[np.int64], *, h: int, fixed_grid: bool) -> Iterator[Batch]:
+def backtest(model: TXLModel, panel: Panel, cutoffs: NDArray[np.int64], *, h: int, pace: Pace) -> Iterator[Batch]:
     """Walk each series once, from empty, and give the forecasts at its cutoffs.
 
     Parameters
@@ -87,8 +87,7 @@ def backtest(model: TXLModel, panel: Panel, cutoffs: NDArray[np.int64], *, h: in
     cutoffs : int64 array of shape (n_series, n)
         Grid ordinals, increasing along each row.
     h : int
-    fixed_grid : bool
-        See :func:`~txl_ts.walk.walk`.
+    pace : Pace
     """
     first, length = panel.piece_first, panel.lengths
     of_piece = cutoffs[panel.piece_series]
@@ -98,7 +97,7 @@ def backtest(model: TXLModel, panel: Panel, cutoffs: NDArray[np.int64], *, h: in
     rows = [of_piece[p][inside[p]] - first[p] for p in picked]
     runs = [panel.values[panel.offsets[p] : panel.offsets[p] + r[-1] + 1] for p, r in zip(picked, rows, strict=True)]
     wanted = np.array([r[0] for r in rows], np.int64)
-    for stretch in walk(model, runs, None, wanted_from=wanted, fixed_grid=fixed_grid):
+    for stretch in walk(model, runs, None, wanted_from=wanted, pace=pace):
         stop = stretch.row + stretch.y.shape[1]
         for i, lane in enumerate(stretch.lanes):
             at = rows[lane][np.searchsorted(rows[lane], stretch.row) : np.searchsorted(rows[lane], stop)]

@@ -13,7 +13,7 @@ from txl_ts.errors import StampError, StateError
 from txl_ts.frames import Freq, Panel
 from txl_ts.model import TXLModel
 from txl_ts.state import State, init_state, select
-from txl_ts.walk import walk
+from txl_ts.walk import Pace, walk
 
 SeriesId = str | int
 
@@ -107,7 +107,7 @@ class Fleet:
             )
 
     def advance(
-        self, model: TXLModel, panel: Panel, *, max_gap: int | None, fixed_grid: bool, one_step: bool = True
+        self, model: TXLModel, panel: Panel, *, max_gap: int | None, pace: Pace, one_step: bool = True
     ) -> tuple[Fleet, NDArray[np.float32]]:
         """Take in the rows of a panel.
 
@@ -118,8 +118,7 @@ class Fleet:
             All its series are in the fleet, its rows come after those taken in.
         max_gap : int or None
             A longer gap begins the series anew; a shorter one is walked as missing rows.
-        fixed_grid : bool
-            See :func:`~txl_ts.walk.walk`.
+        pace : Pace
         one_step : bool
             False saves the forecasts of rows other than each last one.
 
@@ -149,7 +148,7 @@ class Fleet:
             first = np.array([len(run) - 1 for run in runs]) if not one_step else None
             has_before = gap == 0
             before[panel.offsets[pieces[has_before]]] = forecast[series[has_before], 0]
-            for stretch in walk(model, runs, part, wanted_from=first, fixed_grid=fixed_grid):
+            for stretch in walk(model, runs, part, wanted_from=first, pace=pace):
                 y = stretch.y[:, :, :, 0]  # (B, T, h, Q)
                 for i, lane in enumerate(stretch.lanes):
                     # Row r of a run forecasts row r + 1; rows of the gap belong to no row of the panel.

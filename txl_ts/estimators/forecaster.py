@@ -23,6 +23,7 @@ from txl_ts.estimators.sizes import DEFAULT_QUANTILES, resolve_season, resolve_s
 from txl_ts.frames import FrameStyle, Freq, Panel, id_frame, long_frame, read_long
 from txl_ts.model import TXLModel
 from txl_ts.training import History, LinearFit, TrainingSettings
+from txl_ts.walk import Pace
 
 
 class NotFittedError(TxlError, SklearnNotFittedError):
@@ -75,7 +76,8 @@ class TXLForecaster(BaseEstimator):
     segment_len : int
         Visits of a training segment.
     carry_memory : bool
-        False resets the memory at each training segment; for comparisons.
+        False empties the memory at each segment, in training and in walks (there counted from the first row of each
+        call); for comparisons.
     align : {"error", "nearest"}
         Stamps off the grid are an error, or are moved to it and counted.
     max_gap : int, optional
@@ -250,7 +252,11 @@ class TXLForecaster(BaseEstimator):
         panel, fitted = self._fit_rows(panel, val_size=val_size, checkpoint=checkpoint, reread=reread)
         fleet = Fleet.empty(fitted.model).with_series(panel, fitted.model)
         fleet, _ = fleet.advance(
-            fitted.model, panel, max_gap=self._gap(fitted.model.config), fixed_grid=self.deterministic, one_step=False
+            fitted.model,
+            panel,
+            max_gap=self._gap(fitted.model.config),
+            pace=self._pace(fitted.model.config),
+            one_step=False,
         )
         self._keep(fitted, panel, fleet)
         self.fit_seconds_ = time.perf_counter() - begin
@@ -530,6 +536,12 @@ class TXLForecaster(BaseEstimator):
     def _gap(self, config: ModelConfig) -> int:
         return config.reach if self.max_gap is None else self.max_gap
 
+    def _pace(self, config: ModelConfig) -> Pace:
+        return Pace(
+            fixed_grid=self.deterministic,
+            reset_every=None if self.carry_memory else self.segment_len * config.stride,
+        )
+
     def _steps(self, h: int | None) -> int:
         if h is None:
             return self.config_.h
@@ -542,7 +554,7 @@ class TXLForecaster(BaseEstimator):
 
     def _advance(self, fleet: Fleet, panel: Panel, *, one_step: bool = True) -> tuple[Fleet, NDArray[np.float32]]:
         return fleet.advance(
-            self._model, panel, max_gap=self._gap(self.config_), fixed_grid=self.deterministic, one_step=one_step
+            self._model, panel, max_gap=self._gap(self.config_), pace=self._pace(self.config_), one_step=one_step
         )
 
     def _keep(self, fitted: Fitted, panel: Panel, fleet: Fleet) -> None:
@@ -634,11 +646,11 @@ class TXLForecaster(BaseEstimator):
                 "end of the rows that were fitted on: the backtest would have seen its answers. "
                 "Give fewer windows, fit on fewer rows, or leave use_fitted out."
             )
-        return backtest(self._model, panel, cutoffs, h=h, fixed_grid=self.deterministic)
+        return backtest(self._model, panel, cutoffs, h=h, pace=self._pace(self.config_))
 
     def _walk_refitted(
         self, panel: Panel, cutoffs: NDArray[np.int64], *, h: int, refit: int, val_size: int | None
     ) -> Iterator[Batch]:
         for some in np.split(cutoffs, range(refit, cutoffs.shape[1], refit), axis=1) if refit else [cutoffs]:
             _, fitted = self._fit_rows(rows_until(panel, some[:, 0]), val_size=val_size)
-            yield from backtest(fitted.model, panel, some, h=h, fixed_grid=self.deterministic)
+            yield from backtest(fitted.model, panel, some, h=h, pace=self._pace(self.config_))

@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -106,7 +107,7 @@ class Trainer:
             parameter.requires_grad_(not LOSSES[settings.loss].squared)
         others = [parameter for name, parameter in model.named_parameters() if not name.startswith("linear_path.")]
         # Decay would pull the linear path from "the last value" to "the mean".
-        groups = [{"params": others}, {"params": linear, "weight_decay": 0.0}]
+        groups: list[dict[str, Any]] = [{"params": others}, {"params": linear, "weight_decay": 0.0}]
         self.optimiser = torch.optim.AdamW(
             groups, settings.learning_rate, weight_decay=settings.weight_decay, foreach=False
         )
