@@ -133,7 +133,7 @@ def test_a_shift_of_the_series_shifts_the_ridge_forecast(walks):
 class LastValueForecaster:
     """A stand-in with the forecaster's public face that says the last value at every level."""
 
-    quantiles = (0.1, 0.5, 0.9)
+    config_ = SimpleNamespace(quantiles=(0.1, 0.5, 0.9), reach=1, lookback=1)
 
     def __init__(self, *, h, drop_last=0):
         self.h, self.drop_last = h, drop_last

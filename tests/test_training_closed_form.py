@@ -38,6 +38,12 @@ def rows_of(lengths, *, seed, warm, units=None, missing=0.0):
     return Origins(Pieces(values, first, stop, np.asarray(units, np.float32)), first + warm)
 
 
+def carried(z, t):
+    """The value of a row, or the last one before it; the mean where nothing had come yet."""
+    there = [value for value in z[: max(t + 1, 0)] if np.isfinite(value)]
+    return min(max(there[-1], -10.0), 10.0) if there else 0.0
+
+
 def windows(origins):
     """Inputs, targets and weights, in deviations above the last value: the definition, read aloud."""
     inputs, targets, weights = [], [], []
@@ -48,8 +54,7 @@ def windows(origins):
             future = z[t + 1 : t + 1 + H]
             if not np.isfinite(future).all():
                 continue
-            past = np.array([z[t - k] if t - k >= 0 else np.nan for k in range(LOOKBACK - 1, -1, -1)])
-            past = np.where(np.isfinite(past), np.clip(past, -10, 10), 0.0)  # what is missing counts as the mean
+            past = np.array([carried(z, t - k) for k in range(LOOKBACK - 1, -1, -1)])
             inputs.append(past - past[-1])
             targets.append(future - past[-1])
             weights.append(min(DEVIATION / float(unit), 20.0))

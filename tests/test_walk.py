@@ -7,9 +7,10 @@ import torch
 from txl_ts.config import ModelConfig
 from txl_ts.model import TXLModel
 from txl_ts.state import init_state
-from txl_ts.walk import walk
+from txl_ts.walk import Pace, walk
 
 H, Q = 2, 3
+FIXED = Pace(fixed_grid=True)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +82,7 @@ def test_every_row_of_every_run_is_forecast_once_as_if_it_were_alone(model, fixe
     runs = runs_of(LENGTHS)
     state = state_of(model, len(runs)) if kept else None
     before = {n: a.copy() for n, a in state.items()} if kept else None
-    told = gather(walk(model, runs, state, lane_width=lane_width, fixed_grid=fixed_grid), LENGTHS)
+    told = gather(walk(model, runs, state, pace=Pace(lane_width=lane_width, fixed_grid=fixed_grid)), LENGTHS)
     for lane, run in enumerate(runs):
         y, new = alone(model, run, before, lane)
         assert_close(told[lane], y)
@@ -101,7 +102,7 @@ def test_an_empty_run_leaves_its_lane_as_it_was_to_the_bit(model):
 def test_no_runs_and_empty_runs_give_nothing(model):
     assert list(walk(model, [], None)) == []
     assert list(walk(model, runs_of((0, 0)), None)) == []
-    assert list(walk(model, runs_of((0, 0)), None, fixed_grid=True)) == []
+    assert list(walk(model, runs_of((0, 0)), None, pace=FIXED)) == []
 
 
 def test_runs_are_left_as_they_were(model):
@@ -117,8 +118,8 @@ def test_rows_from_wanted_on_are_given_and_the_state_does_not_depend_on_them(mod
     wanted = np.array([39, 0, 280, 45])
     runs = runs_of(lengths)
     a, b = state_of(model, 4), state_of(model, 4)
-    whole = gather(walk(model, runs, a, fixed_grid=fixed_grid), lengths)
-    some = gather(walk(model, runs, b, wanted_from=wanted, fixed_grid=fixed_grid), lengths)
+    whole = gather(walk(model, runs, a, pace=Pace(fixed_grid=fixed_grid)), lengths)
+    some = gather(walk(model, runs, b, wanted_from=wanted, pace=Pace(fixed_grid=fixed_grid)), lengths)
     for lane, first in enumerate(wanted):
         assert not np.isposinf(some[lane][first:]).any()
         assert_close(some[lane][first:], whole[lane][first:])
@@ -146,7 +147,7 @@ def test_a_call_never_has_more_rows_than_the_budget(model, monkeypatch):
     assert max(lanes for lanes, _, _ in shapes) == 64
     n_calls = len(shapes)
     shapes.clear()
-    list(walk(model, runs_of([90] * 130), None, fixed_grid=True))
+    list(walk(model, runs_of([90] * 130), None, pace=FIXED))
     assert {lanes for lanes, _, _ in shapes} == {64}
     assert {rows for _, rows, _ in shapes} <= {64, 16, 4, 1}
     assert n_calls < 20  # a handful of calls, not one per row
@@ -158,12 +159,12 @@ def test_on_the_fixed_grid_a_lane_does_not_know_the_others_to_the_bit(model):
     runs = runs_of(lengths)
     state = state_of(model, 130)
     together = {name: array.copy() for name, array in state.items()}
-    told = gather(walk(model, runs, together, fixed_grid=True), lengths)
+    told = gather(walk(model, runs, together, pace=FIXED), lengths)
     rng = np.random.default_rng(0)
     for n in (1, 2, 3, 64, 65):
         picked = rng.permutation(130)[:n]
         part = {name: array[picked].copy() for name, array in state.items()}
-        few = gather(walk(model, [runs[i] for i in picked], part, fixed_grid=True), [lengths[i] for i in picked])
+        few = gather(walk(model, [runs[i] for i in picked], part, pace=FIXED), [lengths[i] for i in picked])
         for lane, i in enumerate(picked):
             assert few[lane].tobytes() == told[i].tobytes(), n
         for name in part:
@@ -180,6 +181,23 @@ def test_absurd_values_in_one_lane_leave_the_others_to_the_bit(model, poison):
     for lane in (0, 2):
         assert a[lane].tobytes() == b[lane].tobytes()
     assert a[1][:10].tobytes() == b[1][:10].tobytes()  # T1: rows before it do not know
+
+
+@pytest.mark.parametrize("fixed_grid", [False, True])
+def test_memories_that_are_reset_every_so_many_rows_begin_there_and_the_normaliser_goes_on(model, fixed_grid):
+    lengths = (40, 25, 7)
+    runs = runs_of(lengths)
+    told = gather(walk(model, runs, None, pace=Pace(fixed_grid=fixed_grid, reset_every=9)), lengths)
+    for lane, run in enumerate(runs):
+        state = {name: torch.from_numpy(a) for name, a in init_state(model.state_specs(), n_lanes=1).items()}
+        parts = []
+        for begin in range(0, len(run), 9):
+            fresh = model.init_state(1)
+            state = {name: fresh[name] if name in ("mem", "count") else tensor for name, tensor in state.items()}
+            with torch.inference_mode():
+                y, state = model(torch.from_numpy(run[begin : begin + 9])[None, :, None], state)
+            parts.append(y[0].numpy())
+        assert_close(told[lane], np.concatenate(parts))
 
 
 def test_walking_computes_no_gradients_and_draws_no_numbers(model):

@@ -15,6 +15,7 @@ def flat_scale(n_rows, *, mean=0.0, deviation=1.0):
     return Scale(
         torch.zeros(B, 1, C),
         torch.full(shape, mean),
+        torch.zeros(shape),
         torch.full(shape, deviation),
         torch.zeros(*shape, 2),
         torch.zeros(shape),
@@ -26,6 +27,12 @@ def rows_of(n_rows, seed=0):
     return torch.randn(B, n_rows, C, generator=torch.Generator().manual_seed(seed))
 
 
+def extend(window, x, kept, present=None, age=None):
+    """Extend by rows that are all there, unless told otherwise."""
+    present = torch.ones_like(x, dtype=torch.bool) if present is None else present
+    return window.extend(x, present, torch.zeros_like(x) if age is None else age, kept)
+
+
 def fresh(window):
     (spec,) = window.specs()
     return torch.zeros(B, *spec.shape)
@@ -33,7 +40,7 @@ def fresh(window):
 
 def test_each_window_ends_at_its_row_newest_last():
     window, x = RowWindow(length=LENGTH, n_channels=C), rows_of(T)
-    history, _ = window.extend(x, torch.ones_like(x, dtype=torch.bool), fresh(window))
+    history, _ = extend(window, x, fresh(window))
     z, present = window.at(history, torch.arange(T), flat_scale(T))
     assert z.shape == present.shape == (B, T, C, LENGTH)
     for t in range(T):
@@ -49,16 +56,16 @@ def test_windows_do_not_depend_on_the_split(chunks):
     kept, parts = fresh(window), []
     for chunk in x.split(chunks, dim=1):
         n_rows = chunk.shape[1]
-        history, kept = window.extend(chunk, torch.ones_like(chunk, dtype=torch.bool), kept)
+        history, kept = extend(window, chunk, kept)
         parts.append(window.at(history, torch.arange(n_rows), flat_scale(n_rows))[0])
-    history, last = window.extend(x, torch.ones_like(x, dtype=torch.bool), fresh(window))
+    history, last = extend(window, x, fresh(window))
     assert torch.equal(torch.cat(parts, dim=1), window.at(history, torch.arange(11), flat_scale(11))[0])
     assert torch.equal(kept, last)
 
 
 def test_windows_are_normalised_by_the_statistics_of_their_last_row():
     window, x = RowWindow(length=2, n_channels=C), rows_of(3)
-    history, _ = window.extend(x, torch.ones_like(x, dtype=torch.bool), fresh(window))
+    history, _ = extend(window, x, fresh(window))
     scale = flat_scale(3, mean=0.5, deviation=2.0)
     scale.mean[:, 2] = -1.0
     z, _ = window.at(history, torch.tensor([1, 2]), scale.at(torch.tensor([1, 2])))
@@ -66,20 +73,39 @@ def test_windows_are_normalised_by_the_statistics_of_their_last_row():
     assert torch.equal(z[:, 1, :, 0], (x[:, 1] + 1.0) / 2)
 
 
-def test_missing_values_are_zero_and_far_values_are_clipped():
+def test_far_values_are_clipped_and_nothing_is_zero_before_the_first_value():
     window = RowWindow(length=2, n_channels=C)
     x = torch.tensor([-1e30, 0.0, 3e38]).expand(B, 1, C)
     present = torch.tensor([True, False, True]).expand(B, 1, C)
-    history, _ = window.extend(x, present, fresh(window))
+    history, _ = extend(window, x, fresh(window), present, (~present).float())
     z, seen = window.at(history, torch.arange(1), flat_scale(1, mean=4.0, deviation=1e-3))
     assert z[0, 0, :, 1].tolist() == [-10.0, 0.0, 10.0]
     assert seen[0, 0, :, 1].tolist() == [1.0, 0.0, 1.0]
     assert z.isfinite().all()
 
 
+@pytest.mark.parametrize("chunks", [[7], [1] * 7, [3, 4], [4, 2, 1]])
+def test_a_missing_row_carries_the_value_before_it_and_says_so(chunks):
+    window = RowWindow(length=LENGTH, n_channels=C)
+    there = torch.tensor([False, True, True, False, False, True, False])
+    x = torch.arange(1.0, 8.0)[:, None].expand(7, C) * there[:, None]
+    age = torch.tensor([1.0, 0, 0, 1, 2, 0, 1])[:, None].expand(7, C)
+    kept = fresh(window)
+    zs, masks = [], []
+    for part, present, old in zip(x.split(chunks), there.split(chunks), age.split(chunks), strict=True):
+        n = len(part)
+        rows = [t.expand(B, n, C) for t in (part, present[:, None], old)]
+        history, kept = window.extend(*rows, kept)
+        z, seen = window.at(history, torch.arange(n), flat_scale(n))
+        zs.append(z[0, :, 0, -1])
+        masks.append(seen[0, :, 0, -1])
+    assert torch.cat(zs).tolist() == [0, 2, 3, 3, 3, 6, 6]
+    assert torch.cat(masks).tolist() == there.float().tolist()
+
+
 def test_only_picked_rows_come_back_in_the_order_of_the_picks():
     window, x = RowWindow(length=LENGTH, n_channels=C), rows_of(T)
-    history, _ = window.extend(x, torch.ones_like(x, dtype=torch.bool), fresh(window))
+    history, _ = extend(window, x, fresh(window))
     every, _ = window.at(history, torch.arange(T), flat_scale(T))
     picked, _ = window.at(history, torch.tensor([4, 1]), flat_scale(2))
     assert torch.equal(picked, every[:, [4, 1]])

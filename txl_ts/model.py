@@ -183,11 +183,11 @@ class TXLModel(nn.Module):
         scale, norm = self.normaliser(x, present, norm)
         # Clamped like the normaliser's input: the difference of two finite values may be infinite.
         above = torch.where(present, (x - scale.shift).clamp(-LARGEST, LARGEST), x.new_zeros(()))
-        history, rows = self.window.extend(above, present, rows)
+        history, rows = self.window.extend(above, present, scale.age, rows)
         scale = scale.at(picked)
         z, seen = self.window.at(history, picked, scale)
         patch = slice(z.shape[-1] - self.config.patch_len, None)
-        tokens = self.embedding(z[..., patch], seen[..., patch], scale)
+        tokens = self.embedding(z[..., patch] * seen[..., patch], seen[..., patch], scale)
         return Front(self.dropout(tokens), z[..., z.shape[-1] - self.config.lookback :], scale), norm, rows
 
     def _visited_memory(self) -> Fifo:

@@ -47,6 +47,15 @@ def window_before(x, t, length, scale):
     return z, mask
 
 
+def carried(x):
+    """Each missing value of one channel replaced by the one before it; NaN where there is none."""
+    out, last = [], math.nan
+    for value in x:
+        last = value if math.isfinite(value) else last
+        out.append(last)
+    return np.array(out)
+
+
 def quantile_steps(raw, quantiles, centre):
     """Median, then positive steps outwards: ``raw`` (Q,) to increasing quantiles (Q,)."""
     median = list(quantiles).index(0.5)
@@ -82,7 +91,7 @@ def forecast(x, weights, config):
         for c in range(n_channels):
             z, mask = window_before(x[:, c], t, config["patch_len"], scale[c][t])
             features += [*z, *mask, *scale[c][t]["drift"], math.log1p(scale[c][t]["age"])]
-            z, _ = window_before(x[:, c], t, lookback, scale[c][t])
+            z, _ = window_before(carried(x[:, c]), t, lookback, scale[c][t])
             centre[:, c] = weights["linear_path.weight"] @ z + weights["linear_path.bias"]
         tokens.append(weights["embedding.linear.weight"] @ np.array(features) + weights["embedding.linear.bias"])
         centres.append(centre)

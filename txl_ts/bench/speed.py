@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -110,7 +111,7 @@ def _update_rows(model: TXLForecaster, frame: pd.DataFrame) -> Iterator[dict[str
     new = [one.iloc[i : i + 1] for i in range(ett.N_FITTED, ett.N_FITTED + _UPDATES)]
     update, predict = [], []
     for row in new:
-        update.append(_seconds(lambda row=row: model.update(row)))
+        update.append(_seconds(partial(model.update, row)))
         predict.append(_seconds(lambda: model.predict(ids=["OT"])))
     history = one.iloc[: ett.N_FITTED + _UPDATES]
     walked = float(np.median([_seconds(lambda: model.predict(df=history)) for _ in range(_WALKS)]))
@@ -134,9 +135,7 @@ def _backtest_rows(model: TXLForecaster, frame: pd.DataFrame) -> Iterator[dict[s
     n_windows = ett.N_TEST - H + 1
     batches: list[Any] = []
     once = _seconds(
-        lambda: batches.extend(
-            model.cross_validation(frame, n_windows=n_windows, use_fitted=True, output="batches")
-        )
+        lambda: batches.extend(model.cross_validation(frame, n_windows=n_windows, use_fitted=True, output="batches"))
     )
     one_pass = {(b.ids[i], int(b.ordinals[i])): b.forecast[i] for b in batches for i in range(len(b.ids))}
     rows = frame.groupby("unique_id").cumcount()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ SeriesId = str | int
 class Fleet:
     """Series, their place on the grid, their state, and the forecast from their last row.
 
-    Nothing here is changed in place: :meth:`advance` gives a new fleet.
+    Only :meth:`merged` changes anything in place: a fleet of thousands must not be copied for each row.
 
     Attributes
     ----------
@@ -43,12 +43,16 @@ class Fleet:
     forecast: NDArray[np.float32]
 
     @classmethod
-    def empty(cls, model: TXLModel) -> Fleet:
-        """Give a fleet without series."""
-        config = model.config
-        none = np.zeros(0, np.int64)
-        forecast = np.zeros((0, config.h, len(config.quantiles)), np.float32)
-        return cls((), none, none, init_state(model.state_specs(), n_lanes=0), forecast)
+    def fresh(cls, model: TXLModel, ids: Sequence[SeriesId] = (), origins: Any = ()) -> Fleet:
+        """Give series that have seen nothing."""
+        config, n = model.config, len(ids)
+        return cls(
+            ids=tuple(ids),
+            origins=np.array(origins, np.int64),
+            last=np.full(n, -1, np.int64),
+            state=init_state(model.state_specs(), n_lanes=n),
+            forecast=np.full((n, config.h, len(config.quantiles)), np.nan, np.float32),
+        )
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -57,8 +61,8 @@ class Fleet:
         """Give the origins by series, as ``read_long`` takes them."""
         return dict(zip(self.ids, self.origins.tolist(), strict=True))
 
-    def positions(self, ids: Sequence[SeriesId]) -> NDArray[np.int64]:
-        """Find series by name.
+    def take(self, ids: Sequence[SeriesId]) -> Fleet:
+        """Copy some series out, in the given order.
 
         Raises
         ------
@@ -71,32 +75,34 @@ class Fleet:
                 f"{len(missing)} series are not known, such as {missing[:5]}; known are {len(self.ids)}, such as "
                 f"{list(self.ids[:5])}. New series need their rows: predict(df=rows), or update(rows) first."
             )
-        return np.array([where[name] for name in ids], np.int64)
+        lanes = np.array([where[name] for name in ids], np.int64)
+        state = select(self.state, lanes)
+        return Fleet(tuple(ids), self.origins[lanes], self.last[lanes], state, self.forecast[lanes])
 
-    def take(self, ids: Sequence[SeriesId]) -> Fleet:
-        """Keep some series, in the given order."""
-        lanes = self.positions(ids)
-        return Fleet(tuple(ids), self.origins[lanes], self.last[lanes], select(self.state, lanes), self.forecast[lanes])
-
-    def with_series(self, panel: Panel, model: TXLModel) -> Fleet:
-        """Add the panel's new series, empty."""
+    def take_for(self, panel: Panel, model: TXLModel) -> Fleet:
+        """Copy the panel's series out, in its order; those that are not here come fresh."""
         known = set(self.ids)
         new = [i for i, name in enumerate(panel.ids) if name not in known]
         if not new:
-            return self
-        fresh = init_state(model.state_specs(), n_lanes=len(new))
-        blank = np.full((len(new), *self.forecast.shape[1:]), np.nan, np.float32)
-        return Fleet(
-            ids=self.ids + tuple(panel.ids[i] for i in new),
-            origins=np.concatenate([self.origins, panel.origins[new]]),
-            last=np.concatenate([self.last, np.full(len(new), -1, np.int64)]),
-            state={name: np.concatenate([array, fresh[name]]) for name, array in self.state.items()},
-            forecast=np.concatenate([self.forecast, blank]),
-        )
+            return self.take(panel.ids)
+        fresh = Fleet.fresh(model, [panel.ids[i] for i in new], panel.origins[new])
+        old = self.take([name for name in panel.ids if name in known])
+        return old._joined(fresh).take(panel.ids)
+
+    def merged(self, part: Fleet) -> Fleet:
+        """Take over the series of ``part``: those that are here in place, new ones at the end."""
+        where = {name: i for i, name in enumerate(self.ids)}
+        here = np.array([i for i, name in enumerate(part.ids) if name in where], np.int64)
+        lanes = np.array([where[part.ids[i]] for i in here], np.int64)
+        self.last[lanes], self.forecast[lanes] = part.last[here], part.forecast[here]
+        for name, array in self.state.items():
+            array[lanes] = part.state[name][here]
+        new = [name for name in part.ids if name not in where]
+        return self._joined(part.take(new)) if new else self
 
     def refuse_old_rows(self, panel: Panel, *, call: str) -> None:
         """Raise StampError if the panel has rows that were already taken in, or earlier ones."""
-        known = {name: int(last) for name, last in zip(self.ids, self.last, strict=True)}
+        known = dict(zip(self.ids, self.last.tolist(), strict=True))
         first = panel.first_ordinals()
         late = [i for i, name in enumerate(panel.ids) if known.get(name, -1) >= first[i]]
         if late:
@@ -115,7 +121,7 @@ class Fleet:
         ----------
         model : TXLModel
         panel : Panel
-            All its series are in the fleet, its rows come after those taken in.
+            Its series are those of the fleet, in the same order; its rows come after those taken in.
         max_gap : int or None
             A longer gap begins the series anew; a shorter one is walked as missing rows.
         pace : Pace
@@ -128,55 +134,53 @@ class Fleet:
         before : float32 array of shape (N, Q)
             For each row of the panel, the one-step forecast that was made before it; NaN where there was none.
         """
-        lanes = self.positions(panel.ids)
-        state = select(self.state, lanes)
-        forecast, last = self.forecast[lanes].copy(), self.last[lanes].copy()
+        state = select(self.state, np.arange(len(self)))
+        forecast, last = self.forecast.copy(), self.last.copy()
         before = np.full((panel.n_rows, forecast.shape[2]), np.nan, np.float32)
         for pieces in _rounds(panel):
-            series = panel.piece_series[pieces]
+            series, first_row = panel.piece_series[pieces], panel.offsets[pieces]
             gap = panel.piece_first[pieces] - last[series] - 1
-            restart = (last[series] < 0) | (gap > (max_gap if max_gap is not None else np.iinfo(np.int64).max))
+            restart = (last[series] < 0) | (gap > (np.iinfo(np.int64).max if max_gap is None else max_gap))
+            gap[restart] = 0
+            forecast[series[restart]] = np.nan
             for array in state.values():
                 array[series[restart]] = 0
-            forecast[series[restart]] = np.nan
-            gap[restart] = 0
-            runs = [
-                np.concatenate([np.full(g, np.nan, np.float32), panel.values[a:b]])
-                for g, a, b in zip(gap, panel.offsets[pieces], panel.offsets[pieces + 1], strict=True)
-            ]
-            part = select(state, series)
-            first = np.array([len(run) - 1 for run in runs]) if not one_step else None
-            has_before = gap == 0
-            before[panel.offsets[pieces[has_before]]] = forecast[series[has_before], 0]
-            for stretch in walk(model, runs, part, wanted_from=first, pace=pace):
-                y = stretch.y[:, :, :, 0]  # (B, T, h, Q)
-                for i, lane in enumerate(stretch.lanes):
-                    # Row r of a run forecasts row r + 1; rows of the gap belong to no row of the panel.
-                    rows = np.arange(stretch.row, stretch.row + y.shape[1]) + 1 - gap[lane]
-                    inside = (rows >= 0) & (rows < len(runs[lane]) - gap[lane])
-                    before[panel.offsets[pieces[lane]] + rows[inside]] = y[i, inside, 0]
-                    if stretch.row + y.shape[1] == len(runs[lane]):
-                        forecast[series[lane]] = y[i, -1]
-            for name, array in part.items():
+            runs = [_run(panel, piece, n_missing=n) for piece, n in zip(pieces, gap, strict=True)]
+            lanes = select(state, series)
+            straight = gap == 0  # else the first row's forecast comes from the rows of the gap
+            before[first_row[straight]] = forecast[series[straight], 0]
+            wanted = None if one_step else np.array([len(run) - 1 for run in runs], np.int64)
+            for stretch in walk(model, runs, lanes, wanted_from=wanted, pace=pace):
+                for y, lane in zip(stretch.y[:, :, :, 0], stretch.lanes, strict=True):  # y is (T, h, Q)
+                    # Row r of a run forecasts row r + 1; the rows of the gap are none of the panel's.
+                    row = np.arange(stretch.row, stretch.row + len(y)) + 1 - gap[lane]
+                    inside = (row >= 0) & (row < panel.lengths[pieces[lane]])
+                    before[first_row[lane] + row[inside]] = y[inside, 0]
+                    if stretch.row + len(y) == len(runs[lane]):
+                        forecast[series[lane]] = y[-1]
+            for name, array in lanes.items():
                 state[name][series] = array
             last[series] = panel.piece_first[pieces] + panel.lengths[pieces] - 1
-        return self._with(lanes, last=last, state=state, forecast=forecast), before
-
-    def _with(
-        self, lanes: NDArray[np.int64], *, last: NDArray[np.int64], state: State, forecast: NDArray[np.float32]
-    ) -> Fleet:
-        if len(lanes) == len(self) and (lanes == np.arange(len(self))).all():
-            return replace(self, last=last, state=state, forecast=forecast)
-        new_last, new_forecast = self.last.copy(), self.forecast.copy()
-        new_last[lanes], new_forecast[lanes] = last, forecast
-        new_state = {name: array.copy() for name, array in self.state.items()}
-        for name, array in new_state.items():
-            array[lanes] = state[name]
-        return replace(self, last=new_last, state=new_state, forecast=new_forecast)
+        return Fleet(self.ids, self.origins, last, state, forecast), before
 
     def stamps(self, lanes: NDArray[np.int64], ordinals: NDArray[np.int64], *, freq: Freq, zone: str | None) -> Any:
         """Native stamps of grid ordinals."""
         return freq.shift(self.origins[lanes], ordinals, zone)
+
+    def _joined(self, other: Fleet) -> Fleet:
+        return Fleet(
+            ids=self.ids + other.ids,
+            origins=np.concatenate([self.origins, other.origins]),
+            last=np.concatenate([self.last, other.last]),
+            state={name: np.concatenate([array, other.state[name]]) for name, array in self.state.items()},
+            forecast=np.concatenate([self.forecast, other.forecast]),
+        )
+
+
+def _run(panel: Panel, piece: int, *, n_missing: int) -> NDArray[np.float32]:
+    """Rows of a piece, behind the missing rows of the gap before it."""
+    rows = panel.values[panel.offsets[piece] : panel.offsets[piece + 1]]
+    return np.concatenate([np.full(n_missing, np.nan, np.float32), rows]) if n_missing else rows
 
 
 def _rounds(panel: Panel) -> Iterator[NDArray[np.int64]]:

@@ -250,13 +250,9 @@ class TXLForecaster(BaseEstimator):
             return self._read(df, self.freq, gap=gap, warn=False, **columns)
 
         panel, fitted = self._fit_rows(panel, val_size=val_size, checkpoint=checkpoint, reread=reread)
-        fleet = Fleet.empty(fitted.model).with_series(panel, fitted.model)
-        fleet, _ = fleet.advance(
-            fitted.model,
-            panel,
-            max_gap=self._gap(fitted.model.config),
-            pace=self._pace(fitted.model.config),
-            one_step=False,
+        sizes = fitted.model.config
+        fleet, _ = Fleet.fresh(fitted.model, panel.ids, panel.origins).advance(
+            fitted.model, panel, max_gap=self._gap(sizes), pace=self._pace(sizes), one_step=False
         )
         self._keep(fitted, panel, fleet)
         self.fit_seconds_ = time.perf_counter() - begin
@@ -311,10 +307,10 @@ class TXLForecaster(BaseEstimator):
         fleet, style = self._fleet, self._style
         if df is not None:
             panel = self._read_more(df, continues=start == "fitted")
-            fleet = self._fleet if start == "fitted" else Fleet.empty(self._model)
-            fleet.refuse_old_rows(panel, call="predict(start='fitted')")
-            fleet, _ = self._advance(fleet.with_series(panel, self._model), panel, one_step=False)
-            fleet, style = fleet.take(panel.ids), panel.style
+            kept = self._fleet if start == "fitted" else Fleet.fresh(self._model)
+            kept.refuse_old_rows(panel, call="predict(start='fitted')")
+            fleet, _ = self._advance(kept.take_for(panel, self._model), panel, one_step=False)
+            style = panel.style
         elif start == "fitted":
             raise ParameterError("start='fitted' goes with df=rows; predict() alone reads the kept memories already.")
         if ids is not None:
@@ -347,12 +343,12 @@ class TXLForecaster(BaseEstimator):
         self._check_fitted()
         panel = self._read_more(df, continues=True)
         self._fleet.refuse_old_rows(panel, call="update")
-        fleet, before = self._advance(self._fleet.with_series(panel, self._model), panel)
+        moved, before = self._advance(self._fleet.take_for(panel, self._model), panel)
         columns = forecast_columns(self.config_.quantiles, level=None, quantiles=None)
         values = pick_quantiles(before, self.config_.quantiles, list(columns.values()))
         stamps = panel.stamps(panel.row_series(), panel.row_ordinals())
         out = self._frame(panel.style, panel, panel.row_series(), stamps, columns, values, target=panel.values)
-        self._fleet = fleet
+        self._fleet = self._fleet.merged(moved)
         return out
 
     def cross_validation(

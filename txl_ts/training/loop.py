@@ -27,6 +27,8 @@ from txl_ts.training.settings import TrainingSettings
 
 _VALIDATION_ROWS = 512
 _VALIDATION_LANES = 32
+# The linear path learns this much more slowly than the rest.
+_LINEAR_PACE = 0.1
 
 
 @dataclass
@@ -106,8 +108,12 @@ class Trainer:
         for parameter in linear:
             parameter.requires_grad_(not LOSSES[settings.loss].squared)
         others = [parameter for name, parameter in model.named_parameters() if not name.startswith("linear_path.")]
-        # Decay would pull the linear path from "the last value" to "the mean".
-        groups: list[dict[str, Any]] = [{"params": others}, {"params": linear, "weight_decay": 0.0}]
+        # Decay would pull the linear path from "the last value" to "the mean"; Adam's full steps would shake hundreds of
+        # inputs far from their closed form (glucose: validation loss .247 alone, .274 at full pace, .232 at a tenth).
+        groups: list[dict[str, Any]] = [
+            {"params": others, "pace": 1.0},
+            {"params": linear, "pace": _LINEAR_PACE, "weight_decay": 0.0},
+        ]
         self.optimiser = torch.optim.AdamW(
             groups, settings.learning_rate, weight_decay=settings.weight_decay, foreach=False
         )
@@ -212,7 +218,7 @@ class Trainer:
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
         for group in self.optimiser.param_groups:
-            group["lr"] = self._learning_rate()
+            group["lr"] = self._learning_rate() * group["pace"]
         self.optimiser.step()
         return float(loss.detach())
 
