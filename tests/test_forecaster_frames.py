@@ -329,7 +329,7 @@ ERRORS = {
     "numpy number": ({"level": np.int64(80)}, "must be a list"),
     "text": ({"quantiles": "0.1"}, "must be a list"),
     "no number": ({"quantiles": ["x"]}, "quantiles"),
-    "text in level": ({"level": ["80"]}, "level"),
+    "text in level": ({"level": ["wide"]}, "level"),
     "nan": ({"quantiles": [float("nan")]}, "nan"),
 }
 

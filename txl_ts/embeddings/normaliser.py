@@ -214,13 +214,14 @@ def _chunk_moments(x: Tensor, present: Tensor, before: Tensor, *, rate: float) -
     used = rate * present.to(x.dtype)
     weight = _decayed_sum(used, decay) + carry * weight0
     safe = torch.where(weight > 0, weight, torch.ones_like(weight))
-    # Sums are taken about the mean before the chunk: a lane may wander far from its first value.
+    # Sums are taken about the moments before the chunk: a lane may wander far from its first value, and a run of missing
+    # rows must leave mean and variance as they are, to the bit.
     off = x - mean0
     rest = rest0 + _decayed_sum(used * (off - rest0), decay) / safe
     earlier = torch.cat([rest0, rest[:, :-1]], dim=1)
     # The very first row has no earlier mean: its deviation from its own is 0.
     about = torch.where(torch.cat([weight0, weight[:, :-1]], dim=1) > 0, off - earlier, torch.zeros_like(x))
-    variance = (_decayed_sum(used * about * (off - rest), decay) + carry * (weight0 * variance0)) / safe
+    variance = variance0 + _decayed_sum(used * (about * (off - rest) - variance0), decay) / safe
     return torch.stack([mean0.expand_as(rest), rest, variance.clamp(min=0), weight], dim=-1)
 
 
