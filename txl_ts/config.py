@@ -6,6 +6,7 @@ import difflib
 import itertools
 import math
 from dataclasses import asdict, dataclass, fields
+from numbers import Integral, Real
 from typing import Any
 
 from txl_ts.errors import ParameterError
@@ -64,15 +65,16 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
-            check_integer(name, getattr(self, name), at_least=least)
+            object.__setattr__(self, name, check_integer(name, getattr(self, name), at_least=least))
         object.__setattr__(self, "quantiles", check_quantiles(self.quantiles))
         if self.d_model % self.n_heads or self.d_model % 2:
             raise ParameterError(
                 f"d_model={self.d_model} must be even and a multiple of n_heads={self.n_heads}. "
                 f"Take for example d_model={2 * self.n_heads * max(1, self.d_model // (2 * self.n_heads))}."
             )
-        check_number("half_life", self.half_life, at_least=2, below=math.inf, example=168)
-        check_number("dropout", self.dropout, at_least=0, below=1, example=0.1)
+        half_life = check_number("half_life", self.half_life, at_least=2, below=math.inf, example=168)
+        object.__setattr__(self, "half_life", half_life)
+        object.__setattr__(self, "dropout", check_number("dropout", self.dropout, at_least=0, below=1, example=0.1))
         check_choice("scaler", self.scaler, SCALERS)
         check_choice("memory", self.memory, MEMORIES)
 
@@ -116,23 +118,25 @@ _LEAST = {
 }
 
 
-def check_integer(name: str, value: Any, *, at_least: int) -> None:
-    """Raise ParameterError unless ``value`` is an integer of at least ``at_least``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
+def check_integer(name: str, value: Any, *, at_least: int) -> int:
+    """Give a plain int, of numpy's too, or raise ParameterError unless it is at least ``at_least``."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < at_least:
         raise ParameterError(
             f"{name}={value!r} ({type(value).__name__}) must be an integer of at least {at_least}. "
             f"Take for example {name}={max(at_least, 1)}."
         )
+    return int(value)
 
 
-def check_number(name: str, value: Any, *, at_least: float, below: float, example: float) -> None:
-    """Raise ParameterError unless ``value`` is a number with ``at_least <= value < below``."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not at_least <= value < below:
+def check_number(name: str, value: Any, *, at_least: float, below: float, example: float) -> float:
+    """Give a plain float, or raise ParameterError unless ``at_least <= value < below``."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not at_least <= float(value) < below:
         upper = "finite" if below == math.inf else f"below {below:g}"
         raise ParameterError(
             f"{name}={value!r} ({type(value).__name__}) must be a number of at least {at_least:g} and {upper}. "
             f"Take for example {name}={example:g}."
         )
+    return float(value)
 
 
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:

@@ -214,8 +214,8 @@ def _chunk_moments(x: Tensor, present: Tensor, before: Tensor, *, rate: float) -
     used = rate * present.to(x.dtype)
     weight = _decayed_sum(used, decay) + carry * weight0
     safe = torch.where(weight > 0, weight, torch.ones_like(weight))
-    # Sums are taken about the moments before the chunk: a lane may wander far from its first value, and a run of missing
-    # rows must leave mean and variance as they are, to the bit.
+    # Sums are taken about the moments before the chunk: a lane may wander far from its first value, and a run of
+    # missing rows must leave mean and variance as they are, to the bit.
     off = x - mean0
     rest = rest0 + _decayed_sum(used * (off - rest0), decay) / safe
     earlier = torch.cat([rest0, rest[:, :-1]], dim=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +47,7 @@ def forecast_columns(
             if not 0 < width < 100:
                 raise ParameterError(f"level={width!r} must lie in (0, 100) percent. Take for example level=[80].")
             columns[f"{NAME}-lo-{width:g}"] = round((1 - width / 100) / 2, 10)
-        for width in sorted(level):
+        for width in sorted(_numbers("level", level)):
             columns[f"{NAME}-hi-{width:g}"] = round((1 + width / 100) / 2, 10)
     elif quantiles is not None:
         columns |= {f"{NAME}_ql{q:g}": q for q in _numbers("quantiles", quantiles)}
@@ -76,6 +76,10 @@ def pick_quantiles(y: NDArray[np.float32], trained: Sequence[float], wanted: Seq
 
 
 def _numbers(name: str, values: Sequence[float]) -> list[float]:
-    if isinstance(values, int | float | str):
+    if isinstance(values, str) or not isinstance(values, Iterable):
         raise ParameterError(f"{name}={values!r} must be a list, such as {name}=[{values}].")
-    return [float(value) for value in values]
+    try:
+        return [float(value) for value in values]
+    except (TypeError, ValueError) as error:
+        example = "[80]" if name == "level" else "[0.1, 0.9]"
+        raise ParameterError(f"{name}={values!r} must hold numbers, such as {name}={example}.") from error

@@ -19,7 +19,7 @@ from txl_ts.estimators.fleet import Fleet
 from txl_ts.frames import FrameStyle, parse_freq
 from txl_ts.model import TXLModel
 from txl_ts.state import to_arrays
-from txl_ts.store import Bundle, Expected, load, save, table_of
+from txl_ts.store import Bundle, Expected, load, save
 from txl_ts.training import History, LinearFit
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 # The largest sizes that a file may claim, so that a stranger's cannot make the loader build a huge model.
 _MOST_PARAMETERS = 10**9
+_MOST_LAYERS = 500
 _SCALERS = "normaliser."
 
 
@@ -71,7 +72,7 @@ def load_forecaster(path: str | PathLike[str], cls: type[_F]) -> _F:
             }
         )
         arrays = bundle.tensors["state"]
-        ids = tuple(positions["ids"])
+        ids = _checked_ids(positions)
         out._model = model.eval()
         out._fleet = Fleet(
             ids=ids,
@@ -83,7 +84,10 @@ def load_forecaster(path: str | PathLike[str], cls: type[_F]) -> _F:
         out._fitted_end = {name: end for name, end in zip(ids, positions["fitted_end"], strict=True) if end is not None}
         out._style, out._freq = FrameStyle.from_json(config["style"]), parse_freq(config["freq"])
         out.config_ = model.config
-        out.history_ = History(**config["history"])
+        history = config["history"]
+        out.history_ = History(
+            _floats(history, "train"), _floats(history, "validation"), int(history.get("best_epoch", 0))
+        )
         out.linear_fit_ = LinearFit(
             _back(config["linear_penalty"]), _back(config["linear_error"]), torch.from_numpy(arrays["linear_spread"])
         )
@@ -92,7 +96,7 @@ def load_forecaster(path: str | PathLike[str], cls: type[_F]) -> _F:
         out.cleaned_ = config["cleaned"]
         out.skipped_ = tuple((name, reason) for name, reason in config["skipped"])
         out._describe()
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise FileFormatError(
             f"{os.fspath(path)!r} is a model file, but its config is not one that this version writes ({error!r}). "
             "Save the model again with the version that reads it."
@@ -134,10 +138,13 @@ def _positions(fleet: Fleet) -> dict[str, Any]:
 
 
 def _expected(config: dict[str, Any], positions: dict[str, Any]) -> Expected:
-    """Build the table of tensors from sizes alone, before any is read."""
-    model = _empty_model(config)
-    weights, scalers = _weights(model)
-    table = table_of({"weights": weights, "scalers": scalers})
+    """Build the table of tensors from sizes alone, before any is read or made."""
+    with torch.device("meta"):
+        model = _empty_model(config)
+    table: dict[str, dict[str, tuple[tuple[int, ...], str]]] = {"weights": {}, "scalers": {}}
+    for name, tensor in model.state_dict().items():
+        part, dtype = ("scalers", "float64") if name.startswith(_SCALERS) else ("weights", "float32")
+        table[part][name] = (tuple(tensor.shape), dtype)
     n_lanes, sizes = len(positions["ids"]), model.config
     state: dict[str, tuple[tuple[int, ...], str]] = {
         f"past.{i:02d}.{spec.name}": ((n_lanes, *spec.shape), spec.dtype) for i, spec in enumerate(model.state_specs())
@@ -154,19 +161,39 @@ def _empty_model(config: dict[str, Any]) -> TXLModel:
     sizes = ModelConfig.from_json(config["model"])
     width = max(sizes.d_model, sizes.d_ff, sizes.mem_len, sizes.lookback, sizes.patch_len)
     outputs = sizes.h * len(sizes.quantiles) * sizes.n_channels
+    if sizes.n_layers > _MOST_LAYERS:
+        raise FileFormatError(f"the file claims a model of {sizes.n_layers} layers, at most {_MOST_LAYERS} are read.")
     if width * (sizes.n_layers * (4 * sizes.d_model + 2 * sizes.d_ff) + outputs) > _MOST_PARAMETERS:
         raise FileFormatError(f"the file claims a model of more than {_MOST_PARAMETERS:.0e} parameters.")
-    return _built(sizes)
-
-
-def _built(sizes: ModelConfig) -> TXLModel:
-    # Loading must not move the user's random numbers.
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]):  # loading must not move the user's random numbers
         return TXLModel(sizes)
 
 
-def _plain(params: dict[str, Any]) -> dict[str, Any]:
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in params.items()}
+def _checked_ids(positions: dict[str, Any]) -> tuple[str | int, ...]:
+    """Give the series' names, or raise ValueError where the positions are not those of a fleet."""
+    ids, history = positions["ids"], (positions["origins"], positions["last"])
+    kinds = {type(name) for name in ids}
+    if not isinstance(ids, list) or len(set(ids)) != len(ids) or (kinds - {str} and kinds - {int}):
+        raise ValueError("ids must be distinct and all text or all integers")
+    if any(len(numbers) != len(ids) or any(type(n) is not int for n in numbers) for numbers in history):
+        raise ValueError("origins and last need one integer per series")
+    return tuple(ids)
+
+
+def _floats(history: dict[str, Any], name: str) -> list[float]:
+    numbers = history.get(name, [])
+    if not isinstance(numbers, list):
+        raise ValueError("losses must be a list")
+    return [float(number) for number in numbers]
+
+
+def _plain(value: Any) -> Any:
+    """Put parameters into plain JSON: no tuples, nothing of numpy's."""
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(inner) for inner in value]
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
 
 
 def _number(value: float) -> float | None:

@@ -100,10 +100,14 @@ def _train(
     if checkpoint is None:
         history = trainer.run()
     else:
-        keeper = Checkpoint(
-            os.path.join(checkpoint, stage),
-            {"stage": stage, "model": config.to_json(), "settings": asdict(settings), "rows": _digest(panel, rows)},
-        )
+        os.makedirs(checkpoint, exist_ok=True)
+        identity = {
+            "stage": stage,
+            "model": config.to_json(),
+            "settings": asdict(replace(settings, verbose=False)),  # a bar changes no number
+            "rows": _digest(panel, rows),
+        }
+        keeper = Checkpoint(os.path.join(checkpoint, stage), identity)
         keeper.resume(trainer)
         history = trainer.run(lambda: keeper.after_step(trainer))
     mse, mae = trainer.validation_errors()
@@ -130,12 +134,12 @@ def _warn_short(choosing: Split, panel: Panel, config: ModelConfig) -> None:
             f"{choosing.n_untrained} of {panel.n_series} series have no more than patch_len={config.patch_len} rows "
             "to train on: they are forecast, but not trained on. Lower patch_len or val_size to use them.",
             ShortSeriesWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
     if choosing.validation is None:
         warnings.warn(
             f"no series is long enough to hold out rows for h={config.h}: all epochs are trained, none is chosen, and "
             "without any whole horizon the forecast is the last value. Lower h, or give longer series.",
             ShortSeriesWarning,
-            stacklevel=4,
+            stacklevel=5,
         )

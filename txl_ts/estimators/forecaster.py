@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 
-from txl_ts.config import ModelConfig, check_choice, check_integer, check_quantiles
-from txl_ts.errors import ParameterError, TxlError
+from txl_ts.config import ModelConfig, check_choice, check_integer
+from txl_ts.errors import ColumnError, ParameterError, StampError, TxlError
 from txl_ts.estimators import files
 from txl_ts.estimators.backtest import Batch, backtest, cutoff_range, metrics_of, rows_until
 from txl_ts.estimators.columns import forecast_columns, pick_quantiles
 from txl_ts.estimators.fitting import Fitted, fit_panel
 from txl_ts.estimators.fleet import Fleet
-from txl_ts.estimators.sizes import DEFAULT_QUANTILES, resolve_season, resolve_sizes
+from txl_ts.estimators.sizes import resolve_season, resolve_sizes
 from txl_ts.frames import FrameStyle, Freq, Panel, id_frame, long_frame, read_long
 from txl_ts.model import TXLModel
 from txl_ts.training import History, LinearFit, TrainingSettings
@@ -241,8 +241,7 @@ class TXLForecaster(BaseEstimator):
             If the loss is no longer finite.
         """
         begin = time.perf_counter()
-        if val_size is not None:
-            check_integer("val_size", val_size, at_least=1)
+        self._settings(val_size=val_size)
         columns: dict[str, Any] = {"id_col": id_col, "time_col": time_col, "target_col": target_col}
         panel = self._read(df, self.freq, gap=self.max_gap, **columns)
 
@@ -313,6 +312,8 @@ class TXLForecaster(BaseEstimator):
             style = panel.style
         elif start == "fitted":
             raise ParameterError("start='fitted' goes with df=rows; predict() alone reads the kept memories already.")
+        if isinstance(ids, str | int):
+            raise ParameterError(f"ids={ids!r} must be a list, such as ids=[{ids!r}].")
         if ids is not None:
             fleet = fleet.take(list(ids))
         lanes = np.repeat(np.arange(len(fleet)), n_ahead)
@@ -408,26 +409,31 @@ class TXLForecaster(BaseEstimator):
         check_choice("output", output, ("frame", "metrics", "batches"))
         for name, value in (("n_windows", n_windows), ("step_size", step_size)):
             check_integer(name, value, at_least=1)
+        every = check_integer("refit", int(refit) if isinstance(refit, bool) else refit, at_least=0)
         if use_fitted:
             self._check_fitted()
-            if refit:
+            if every:
                 raise ParameterError("use_fitted=True and refit exclude each other: leave one of them out.")
             panel, steps = self._read_more(df, continues=False), self._steps(h)
         else:
             columns: dict[str, Any] = {"id_col": id_col, "time_col": time_col, "target_col": target_col}
-            panel, steps = self._read(df, self.freq, **columns, gap=self.max_gap), self.h if h is None else h
-            check_integer("h", steps, at_least=1)
+            self._settings(val_size=val_size)
+            panel = self._read(df, self.freq, **columns, gap=self.max_gap)
+            sizes, _ = self._sizes(panel)
+            if self._has_long_gaps(panel, sizes):
+                panel = self._read(df, self.freq, **columns, gap=sizes.reach, warn=False)
+            steps = check_integer("h", self.h if h is None else h, at_least=1)
             if steps > self.h:
                 raise ParameterError(f"h={steps} is more than the estimator's h={self.h}. Make one with h={steps}.")
         cutoffs = cutoff_range(panel, h=steps, n_windows=n_windows, step_size=step_size)
         batches = (
             self._walk_fitted(panel, cutoffs, h=steps)
             if use_fitted
-            else self._walk_refitted(panel, cutoffs, h=steps, refit=int(refit), val_size=val_size)
+            else self._walk_refitted(panel, cutoffs, h=steps, refit=every, val_size=val_size)
         )
         if output == "batches":
             return batches
-        trained = DEFAULT_QUANTILES if self.quantiles is None else check_quantiles(self.quantiles)
+        trained = self.config_.quantiles if use_fitted else sizes.quantiles
         if output == "metrics":
             errors = metrics_of(batches, trained, n_series=panel.n_series)
             return id_frame(panel.style, ids=panel.ids, columns=errors)
@@ -485,7 +491,10 @@ class TXLForecaster(BaseEstimator):
         if not self.__sklearn_is_fitted__():
             raise NotFittedError(f"this {type(self).__name__} is not fitted yet. Call fit(df), or load a saved one.")
 
-    def _settings(self) -> TrainingSettings:
+    def _settings(self, *, val_size: int | None = None) -> TrainingSettings:
+        """Check all that a fit needs besides the rows."""
+        if val_size is not None:
+            check_integer("val_size", val_size, at_least=1)
         names = ("learning_rate", "weight_decay", "max_epochs", "batch_size", "segment_len", "patience", "loss")
         return TrainingSettings(
             **{name: getattr(self, name) for name in names},
@@ -519,7 +528,7 @@ class TXLForecaster(BaseEstimator):
     def _read_more(self, df: Any, *, continues: bool) -> Panel:
         """Read rows with the columns and the frequency that were fitted."""
         style = self._style
-        return self._read(
+        panel = self._read(
             df,
             self._freq,
             gap=self._gap(self.config_),
@@ -528,6 +537,25 @@ class TXLForecaster(BaseEstimator):
             time_col=style.time_col,
             target_col=style.target_col,
         )
+        if continues:
+            self._refuse_other_kinds(panel)
+        return panel
+
+    def _refuse_other_kinds(self, panel: Panel) -> None:
+        """Raise unless ids and stamps are of the kinds that were fitted: they would be taken for others."""
+        old, new = self._style, panel.style
+        if (old.zone is None) != (new.zone is None):
+            raise StampError(
+                f"time column {old.time_col!r} was fitted {_zone_text(old)} and now comes {_zone_text(new)}. Nothing "
+                "was changed. Give the rows the zone that was fitted: dt.tz_localize, or dt.replace_time_zone."
+            )
+        known, got = {type(name) for name in self._fleet.ids}, {type(name) for name in panel.ids}
+        if known and got - known:
+            names = ["/".join(sorted(kind.__name__ for kind in kinds)) for kinds in (known, got)]
+            raise ColumnError(
+                f"id column {old.id_col!r} was fitted with {names[0]} names and now holds {names[1]}, such as "
+                f"{panel.ids[0]!r}. Nothing was changed. Cast the column to {names[0]}."
+            )
 
     def _gap(self, config: ModelConfig) -> int:
         return config.reach if self.max_gap is None else self.max_gap
@@ -541,12 +569,12 @@ class TXLForecaster(BaseEstimator):
     def _steps(self, h: int | None) -> int:
         if h is None:
             return self.config_.h
-        check_integer("h", h, at_least=1)
-        if h > self.config_.h:
+        steps = check_integer("h", h, at_least=1)
+        if steps > self.config_.h:
             raise ParameterError(
                 f"h={h} is more than the trained h={self.config_.h}. Fit a TXLForecaster(h={h}), or ask for less."
             )
-        return h
+        return steps
 
     def _advance(self, fleet: Fleet, panel: Panel, *, one_step: bool = True) -> tuple[Fleet, NDArray[np.float32]]:
         return fleet.advance(
@@ -625,13 +653,21 @@ class TXLForecaster(BaseEstimator):
         reread: Callable[[int], Panel] | None = None,
     ) -> tuple[Panel, Fitted]:
         """Size and train a model; the default for the longest gap is known only after the sizes."""
-        typical = int(np.median(panel.series_rows()))
-        season = resolve_season(self.season_length, freq=panel.freq)
-        config = resolve_sizes(self.get_params(), freq=panel.freq, season=season, typical_length=typical)
-        if reread and self.max_gap is None and panel.report.n_filled > config.reach:
+        config, season = self._sizes(panel)
+        if reread and self._has_long_gaps(panel, config):
             panel = reread(config.reach)
         fitted = fit_panel(panel, config, self._settings(), season=season, val_size=val_size, checkpoint=checkpoint)
         return panel, fitted
+
+    def _sizes(self, panel: Panel) -> tuple[ModelConfig, int]:
+        """Sizes and season for these rows."""
+        typical = int(np.median(panel.series_rows()))
+        season = resolve_season(self.season_length, freq=panel.freq)
+        return resolve_sizes(self.get_params(), freq=panel.freq, season=season, typical_length=typical), season
+
+    def _has_long_gaps(self, panel: Panel, config: ModelConfig) -> bool:
+        """Tell whether a gap may be longer than the reach, which is the longest one to bridge by default."""
+        return self.max_gap is None and panel.report.n_filled > config.reach
 
     def _walk_fitted(self, panel: Panel, cutoffs: NDArray[np.int64], *, h: int) -> Iterator[Batch]:
         first = panel.stamps(np.arange(panel.n_series), cutoffs[:, 0])
@@ -649,4 +685,8 @@ class TXLForecaster(BaseEstimator):
     ) -> Iterator[Batch]:
         for some in np.split(cutoffs, range(refit, cutoffs.shape[1], refit), axis=1) if refit else [cutoffs]:
             _, fitted = self._fit_rows(rows_until(panel, some[:, 0]), val_size=val_size)
-            yield from backtest(fitted.model, panel, some, h=h, pace=self._pace(self.config_))
+            yield from backtest(fitted.model, panel, some, h=h, pace=self._pace(fitted.model.config))
+
+
+def _zone_text(style: FrameStyle) -> str:
+    return "without a zone" if style.zone is None else f"with zone {style.zone}"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from txl_ts.config import ModelConfig, check_integer, check_quantiles
-from txl_ts.errors import ParameterError
+from txl_ts.errors import FrequencyError, ParameterError
 from txl_ts.frames import Freq, rows_in
 
 # A stream's whole state should fit in this; the memory takes what the look-back leaves.
@@ -43,7 +43,7 @@ def resolve_sizes(params: Mapping[str, Any], *, freq: Freq, season: int, typical
     """
     patch_len = _given(params, "patch_len", lambda: _patch(season))
     stride = _given(params, "stride", lambda: patch_len)
-    context = None if params["context"] is None else rows_in(freq, params["context"])
+    context = None if params["context"] is None else _context_rows(params["context"], freq=freq)
     lookback = _given(params, "lookback", lambda: _lookback(season, patch_len, typical_length, context))
     d_model, n_layers = params["d_model"], params["n_layers"]
     sizes = {
@@ -52,7 +52,7 @@ def resolve_sizes(params: Mapping[str, Any], *, freq: Freq, season: int, typical
         "patch_len": patch_len,
         "stride": stride,
         "lookback": lookback,
-        "half_life": float(_given(params, "half_life", lambda: max(7 * min(season, 168), 4 * patch_len))),
+        "half_life": _given(params, "half_life", lambda: max(7 * min(season, 168), 4 * patch_len)),
         "scaler": params["scaler"],
         "memory": params["memory"],
         "d_model": d_model,
@@ -69,11 +69,18 @@ def resolve_sizes(params: Mapping[str, Any], *, freq: Freq, season: int, typical
 
 def _given(params: Mapping[str, Any], name: str, auto: Any) -> Any:
     value = params[name]
-    if isinstance(value, str):
-        if value != "auto":
-            raise ParameterError(f"{name}={value!r} must be a number or 'auto'.")
+    if isinstance(value, str) and value == "auto":
         return auto()
+    if value is None or isinstance(value, str):
+        raise ParameterError(f"{name}={value!r} must be a number or 'auto'.")
     return value
+
+
+def _context_rows(context: Any, *, freq: Freq) -> int:
+    try:
+        return rows_in(freq, context)
+    except FrequencyError as error:
+        raise ParameterError(f"context={context!r} cannot be read: {error}") from error
 
 
 def _patch(season: int) -> int:

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from txl_ts.errors import FileFormatError, ParameterError
-from txl_ts.store import Bundle, Expected, load, save_epoch, table_of
+from txl_ts.store import Bundle, Expected, load, peek, save_epoch, table_of
 from txl_ts.training.loop import History, Trainer
 
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
@@ -50,6 +50,7 @@ class Checkpoint:
         """
         if not os.path.isdir(self.path) or not os.listdir(self.path):
             return False
+        self._refuse_another_run()
         bundle = load(self.path, role="checkpoint", expected=lambda config, at: self._expected(trainer, config, at))
         at, progress = bundle.positions, trainer.progress
         progress.history = History(at["train"], at["validation"], at["best_epoch"])
@@ -107,8 +108,8 @@ class Checkpoint:
             },
         )
 
-    def _expected(self, trainer: Trainer, config: dict[str, Any], at: dict[str, Any]) -> Expected:
-        """Build the table of tensors from the run at hand, never from the file."""
+    def _refuse_another_run(self) -> None:
+        _, config = peek(self.path)
         if config.get("class") != "Trainer":
             raise FileFormatError(f"{os.fspath(self.path)!r} is not a checkpoint of a training run.")
         if config.get("identity") != self.identity:
@@ -117,11 +118,15 @@ class Checkpoint:
                 f"{_difference(config.get('identity'), self.identity)}. "
                 "Give the same rows and parameters to go on with it, or another folder to start anew."
             )
+
+    def _expected(self, trainer: Trainer, config: dict[str, Any], at: dict[str, Any]) -> Expected:
+        """Build the table of tensors from the run at hand, never from the file."""
         weights = {name: tensor.numpy() for name, tensor in trainer.model.state_dict().items()}
         lanes = trainer.model.init_visits(trainer.n_lanes, n_phases=trainer.n_phases) if at["n_lanes"] else {}
         moments: dict[str, NDArray[Any]] = {}
         if at["n_moments"]:
-            for name, parameter in trainer.model.named_parameters():
+            trained = ((n, p) for n, p in trainer.model.named_parameters() if p.requires_grad)
+            for name, parameter in trained:
                 like = parameter.detach().numpy()
                 moments |= {f"{name}.exp_avg": like, f"{name}.exp_avg_sq": like}
                 moments[f"{name}.step"] = np.zeros((), np.float32)
@@ -141,6 +146,14 @@ def _under(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Ten
 
 
 def _difference(there: Any, here: dict[str, Any]) -> str:
-    there = there if isinstance(there, dict) else {}
-    names = [name for name in here if there.get(name) != here[name]]
-    return ", ".join(f"{name} was {there.get(name)!r} and is {here[name]!r}" for name in names[:3])[:600] or "its keys"
+    """Name what differs between two identities, at most five things."""
+    old, new = _flat(there), _flat(here)
+    told = [f"{name} was {old.get(name)!r} and is {new[name]!r}" for name in new if old.get(name) != new[name]]
+    return ", ".join(told[:5])[:600] or "its keys"
+
+
+def _flat(identity: Any) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in identity.items() if isinstance(identity, dict) else ():
+        flat |= value if isinstance(value, dict) else {name: value}
+    return flat

@@ -88,7 +88,8 @@ def fit_linear_path(
     best = penalties.index(found.penalty)
     path.weight.copy_(maps[best, :-1].T)
     # Inputs and targets were counted from the last value.
-    path.weight[:, -1:] += 1 - path.weight.sum(dim=1, keepdim=True)
+    if path.lookback:
+        path.weight[:, -1:] += 1 - path.weight.sum(dim=1, keepdim=True)
     path.bias.copy_(maps[best, -1])
     return found
 
@@ -131,6 +132,6 @@ def _equations(model: TXLModel, origins: Origins, *, seed: int) -> Iterator[tupl
         window = front.lookback[:, :, 0]
         last = window[..., -1:] if model.linear_path.lookback else torch.zeros_like(z[..., :1])
         window, z = window - last, z - last
-        inputs = torch.cat([window, torch.ones_like(window[..., :1])], dim=-1)
+        inputs = torch.cat([window, torch.ones_like(z[..., :1])], dim=-1)
         inputs, z, weight = inputs[usable], z[usable], weight[usable]
         yield inputs * weight[:, None], z * weight[:, None], weight

@@ -211,7 +211,7 @@ class Trainer:
         loss = self._loss(segment, front, z, picked)
         if not bool(loss.isfinite()):
             raise TrainingError(
-                f"the loss became {float(loss)} in epoch {self.progress.history.epochs + 1}. "
+                f"the loss became {float(loss.detach())} in epoch {self.progress.history.epochs + 1}. "
                 f"Lower learning_rate (it is {self.settings.learning_rate:g}), or look for absurd values in the target."
             )
         self.optimiser.zero_grad()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from txl_ts.config import check_choice, check_integer
+from txl_ts.config import check_choice, check_integer, check_number
 from txl_ts.errors import ParameterError
 from txl_ts.losses import LOSSES
 
@@ -54,8 +55,10 @@ class TrainingSettings:
     def __post_init__(self) -> None:
         for name, least in (("max_epochs", 0), ("batch_size", 1), ("segment_len", 1), ("patience", 1)):
             check_integer(name, getattr(self, name), at_least=least)
-        if not self.learning_rate > 0:
-            raise ParameterError(f"learning_rate={self.learning_rate!r} must be positive. Take for example 1e-3.")
-        if not self.weight_decay >= 0:
-            raise ParameterError(f"weight_decay={self.weight_decay!r} must not be negative. Take for example 1e-2.")
+        check_integer("random_state", self.random_state, at_least=0)
+        if check_number("learning_rate", self.learning_rate, at_least=0, below=math.inf, example=1e-3) == 0:
+            raise ParameterError(
+                "learning_rate=0 must be positive. Take for example 1e-3, or max_epochs=0 not to train."
+            )
+        check_number("weight_decay", self.weight_decay, at_least=0, below=math.inf, example=1e-2)
         check_choice("loss", self.loss, tuple(LOSSES))
