@@ -84,10 +84,7 @@ def load_forecaster(path: str | PathLike[str], cls: type[_F]) -> _F:
         out._fitted_end = {name: end for name, end in zip(ids, positions["fitted_end"], strict=True) if end is not None}
         out._style, out._freq = FrameStyle.from_json(config["style"]), parse_freq(config["freq"])
         out.config_ = model.config
-        history = config["history"]
-        out.history_ = History(
-            _floats(history, "train"), _floats(history, "validation"), int(history.get("best_epoch", 0))
-        )
+        out.history_ = _history(config["history"])
         out.linear_fit_ = LinearFit(
             _back(config["linear_penalty"]), _back(config["linear_error"]), torch.from_numpy(arrays["linear_spread"])
         )
@@ -180,11 +177,11 @@ def _checked_ids(positions: dict[str, Any]) -> tuple[str | int, ...]:
     return tuple(ids)
 
 
-def _floats(history: dict[str, Any], name: str) -> list[float]:
-    numbers = history.get(name, [])
-    if not isinstance(numbers, list):
-        raise ValueError("losses must be a list")
-    return [float(number) for number in numbers]
+def _history(document: dict[str, Any]) -> History:
+    history = History(**document)  # unknown names are a TypeError
+    if not isinstance(history.train, list) or not isinstance(history.validation, list):
+        raise ValueError("losses must be lists")
+    return History([float(x) for x in history.train], [float(x) for x in history.validation], int(history.best_epoch))
 
 
 def _plain(value: Any) -> Any:
