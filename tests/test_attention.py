@@ -19,15 +19,6 @@ D, H = 12, 3  # K = 4: width, heads and head width differ
 EXACT = {"rtol": 0, "atol": 1e-12}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Small products on two threads of a busy machine wait for each other: ten times slower."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def randomise(module, seed=0):
     """Weights of such a size that every part counts: a zero would hide an error."""
     generator = torch.Generator().manual_seed(seed)

@@ -24,15 +24,6 @@ from txl_ts.memory import Fifo
 from txl_ts.model import TXLModel
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Small products on two threads of a busy machine wait for each other: ten times slower."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 class ModelSession:
     """A torch model behind the session's protocol."""
 

@@ -28,15 +28,6 @@ SIZES |= {"half_life": 24.0, "d_model": 8, "n_layers": 2, "n_heads": 2, "d_ff": 
 FINITE_FLOAT32 = float(np.finfo(np.float32).max)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Small products on two threads of a busy machine wait for each other: ten times slower."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def make_model(dtype=torch.float32, seed=0, **changes):
     """A model whose every weight counts: what starts at zero is drawn too."""
     model = TXLModel(ModelConfig(**{**SIZES, **changes}))

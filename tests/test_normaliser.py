@@ -12,15 +12,6 @@ from txl_ts.embeddings import RunningNormaliser, StandardNormaliser
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Small products on two threads of a busy machine wait for each other: ten times slower."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def normalise(x, chunks=None, *, half_life=8.0, dtype=torch.float64, norm=None):
     """Scales of all rows, each (B, T, C), and the last state."""
     x = torch.as_tensor(np.asarray(x), dtype=dtype)
