@@ -27,6 +27,7 @@ import numpy as np, pandas as pd
 n_series, n_rows, epochs = {n_series}, {n_rows}, {epochs}
 rng = np.random.default_rng(0)
 from txl_ts import TXLForecaster
+from txl_ts.frames import read_long
 df = pd.DataFrame({{
     "unique_id": np.repeat(np.arange(n_series), n_rows),
     "ds": np.tile(np.arange(n_rows), n_series),
@@ -35,9 +36,9 @@ df = pd.DataFrame({{
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 model = TXLForecaster(h=24, season_length=24, max_epochs=epochs, quantiles=(0.1, 0.5, 0.9))
 before = peak()
-panel = model._read(df, 1, gap=None, id_col="unique_id", time_col="ds", target_col="y")
+read_long(df, freq=1)
 read = peak()
-model._fit_rows(panel, val_size=240)
+model.fit(df, val_size=240)
 print(before, read, peak())
 """
 

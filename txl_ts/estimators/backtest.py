@@ -40,6 +40,16 @@ class Batch:
     y: NDArray[np.float32]
     forecast: NDArray[np.float32]
 
+    @classmethod
+    def joined(cls, batches: Iterable[Batch]) -> Batch:
+        """Put batches behind each other."""
+        found = list(batches)
+        arrays = {
+            name: np.concatenate([getattr(batch, name) for batch in found])
+            for name in ("series", "cutoffs", "ordinals", "y", "forecast")
+        }
+        return cls(ids=[name for batch in found for name in batch.ids], **arrays)
+
 
 def cutoff_range(panel: Panel, *, h: int, n_windows: int, step_size: int) -> NDArray[np.int64]:
     """Grid ordinals of the cutoffs, (n_series, n_windows); the last one leaves ``h`` rows.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from os import PathLike
 from typing import Any, Literal, Self
 
@@ -242,13 +242,8 @@ class TXLForecaster(BaseEstimator):
         """
         begin = time.perf_counter()
         self._settings(val_size=val_size)
-        columns: dict[str, Any] = {"id_col": id_col, "time_col": time_col, "target_col": target_col}
-        panel = self._read(df, self.freq, gap=self.max_gap, **columns)
-
-        def reread(gap: int) -> Panel:
-            return self._read(df, self.freq, gap=gap, warn=False, **columns)
-
-        panel, fitted = self._fit_rows(panel, val_size=val_size, checkpoint=checkpoint, reread=reread)
+        panel = self._read_first(df, id_col=id_col, time_col=time_col, target_col=target_col)
+        fitted = self._fit_rows(panel, val_size=val_size, checkpoint=checkpoint)
         sizes = fitted.model.config
         fleet, _ = Fleet.fresh(fitted.model, panel.ids, panel.origins).advance(
             fitted.model, panel, max_gap=self._gap(sizes), pace=self._pace(sizes), one_step=False
@@ -416,12 +411,8 @@ class TXLForecaster(BaseEstimator):
                 raise ParameterError("use_fitted=True and refit exclude each other: leave one of them out.")
             panel, steps = self._read_more(df, continues=False), self._steps(h)
         else:
-            columns: dict[str, Any] = {"id_col": id_col, "time_col": time_col, "target_col": target_col}
             self._settings(val_size=val_size)
-            panel = self._read(df, self.freq, **columns, gap=self.max_gap)
-            sizes, _ = self._sizes(panel)
-            if self._has_long_gaps(panel, sizes):
-                panel = self._read(df, self.freq, **columns, gap=sizes.reach, warn=False)
+            panel = self._read_first(df, id_col=id_col, time_col=time_col, target_col=target_col)
             steps = check_integer("h", self.h if h is None else h, at_least=1)
             if steps > self.h:
                 raise ParameterError(f"h={steps} is more than the estimator's h={self.h}. Make one with h={steps}.")
@@ -433,20 +424,16 @@ class TXLForecaster(BaseEstimator):
         )
         if output == "batches":
             return batches
-        trained = self.config_.quantiles if use_fitted else sizes.quantiles
+        trained = (self.config_ if use_fitted else self._sizes(panel)[0]).quantiles
         if output == "metrics":
             errors = metrics_of(batches, trained, n_series=panel.n_series)
             return id_frame(panel.style, ids=panel.ids, columns=errors)
         wanted = forecast_columns(trained, level=level, quantiles=quantiles)
-        found = list(batches)
-        series = np.concatenate([batch.series for batch in found]).repeat(steps)
-        cutoffs = np.concatenate([batch.cutoffs for batch in found]).repeat(steps)
-        ordinals = np.concatenate([batch.ordinals for batch in found])[:, None] + np.arange(1, steps + 1)
-        values = pick_quantiles(
-            np.concatenate([batch.forecast for batch in found]), trained, list(wanted.values())
-        ).reshape(-1, len(wanted))
-        y = np.concatenate([batch.y for batch in found]).ravel()
-        stamps = panel.stamps(series, ordinals.ravel())
+        found = Batch.joined(batches)
+        series = found.series.repeat(steps)
+        stamps = panel.stamps(series, (found.ordinals[:, None] + np.arange(1, steps + 1)).ravel())
+        values = pick_quantiles(found.forecast, trained, list(wanted.values())).reshape(-1, len(wanted))
+        y, cutoffs = found.y.ravel(), found.cutoffs.repeat(steps)
         return self._frame(panel.style, panel, series, stamps, wanted, values, target=y, cutoffs=cutoffs)
 
     # -- files ------------------------------------------------------------------------------------------------------
@@ -524,6 +511,15 @@ class TXLForecaster(BaseEstimator):
             warn_unused=warn and origins is None,
             warn_cleaned=warn,
         )
+
+    def _read_first(self, df: Any, **columns: Any) -> Panel:
+        """Read rows to fit on."""
+        panel = self._read(df, self.freq, gap=self.max_gap, **columns)
+        reach = self._sizes(panel)[0].reach
+        if self.max_gap is None and panel.report.n_filled > reach:
+            # The longest gap to bridge is the reach, which is known only now.
+            panel = self._read(df, self.freq, gap=reach, warn=False, **columns)
+        return panel
 
     def _read_more(self, df: Any, *, continues: bool) -> Panel:
         """Read rows with the columns and the frequency that were fitted."""
@@ -644,30 +640,15 @@ class TXLForecaster(BaseEstimator):
         extra = None if cutoffs is None else {"cutoff": cutoffs}
         return long_frame(style, ids=(named.ids, lanes), stamps=stamps, columns=out, extra_stamps=extra)
 
-    def _fit_rows(
-        self,
-        panel: Panel,
-        *,
-        val_size: int | None,
-        checkpoint: str | PathLike[str] | None = None,
-        reread: Callable[[int], Panel] | None = None,
-    ) -> tuple[Panel, Fitted]:
-        """Size and train a model; the default for the longest gap is known only after the sizes."""
+    def _fit_rows(self, panel: Panel, *, val_size: int | None, checkpoint: str | PathLike[str] | None = None) -> Fitted:
         config, season = self._sizes(panel)
-        if reread and self._has_long_gaps(panel, config):
-            panel = reread(config.reach)
-        fitted = fit_panel(panel, config, self._settings(), season=season, val_size=val_size, checkpoint=checkpoint)
-        return panel, fitted
+        return fit_panel(panel, config, self._settings(), season=season, val_size=val_size, checkpoint=checkpoint)
 
     def _sizes(self, panel: Panel) -> tuple[ModelConfig, int]:
         """Sizes and season for these rows."""
         typical = int(np.median(panel.series_rows()))
         season = resolve_season(self.season_length, freq=panel.freq)
         return resolve_sizes(self.get_params(), freq=panel.freq, season=season, typical_length=typical), season
-
-    def _has_long_gaps(self, panel: Panel, config: ModelConfig) -> bool:
-        """Tell whether a gap may be longer than the reach, which is the longest one to bridge by default."""
-        return self.max_gap is None and panel.report.n_filled > config.reach
 
     def _walk_fitted(self, panel: Panel, cutoffs: NDArray[np.int64], *, h: int) -> Iterator[Batch]:
         first = panel.stamps(np.arange(panel.n_series), cutoffs[:, 0])
@@ -684,7 +665,7 @@ class TXLForecaster(BaseEstimator):
         self, panel: Panel, cutoffs: NDArray[np.int64], *, h: int, refit: int, val_size: int | None
     ) -> Iterator[Batch]:
         for some in np.split(cutoffs, range(refit, cutoffs.shape[1], refit), axis=1) if refit else [cutoffs]:
-            _, fitted = self._fit_rows(rows_until(panel, some[:, 0]), val_size=val_size)
+            fitted = self._fit_rows(rows_until(panel, some[:, 0]), val_size=val_size)
             yield from backtest(fitted.model, panel, some, h=h, pace=self._pace(fitted.model.config))
 
 
