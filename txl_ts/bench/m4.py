@@ -45,10 +45,10 @@ _HOURLY = Variant(
         {
             "season_length": 24,
             "quantiles": (0.5,),
-            "mem_len": 14,
             "lookback": 336,
             "loss": "owa",
-            "dropout": 0.1,
+            "dropout": 0.0,
+            "learning_rate": 4e-3,
             "segment_len": 14,
             "max_epochs": 12,
             "patience": 12,
@@ -58,7 +58,8 @@ _HOURLY = Variant(
 _WEEKLY = Variant(
     name="TXL", params=MappingProxyType({"quantiles": (0.5,), "patch_len": 13, "lookback": 52, "loss": "owa"})
 )
-VARIANTS = MappingProxyType({"Hourly": memory_variants(_HOURLY, reach=2 * 14 * 24), "Weekly": (_WEEKLY,)})
+# The default memory at a stride of 24: 2 layers × 4 visits × 24 rows + 23.
+VARIANTS = MappingProxyType({"Hourly": memory_variants(_HOURLY, reach=215), "Weekly": (_WEEKLY,)})
 # Wider than ETT's: these windows hold fewer, scaled values.
 PENALTIES = tuple(10.0**power for power in range(-2, 6))
 COLUMNS = MappingProxyType(
