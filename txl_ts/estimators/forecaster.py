@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from os import PathLike
 from typing import Any, Literal, Self
@@ -13,7 +14,7 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 
 from txl_ts.config import ModelConfig, check_choice, check_integer
-from txl_ts.errors import ColumnError, ParameterError, StampError, TxlError
+from txl_ts.errors import CleanedDataWarning, ColumnError, ParameterError, StampError, TxlError
 from txl_ts.estimators import files
 from txl_ts.estimators.backtest import Batch, backtest, cutoff_range, metrics_of, rows_until
 from txl_ts.estimators.columns import forecast_columns, pick_quantiles
@@ -497,7 +498,7 @@ class TXLForecaster(BaseEstimator):
         *,
         gap: int | None,
         origins: Any = None,
-        warn: bool = True,
+        warn_unused: bool = False,
         **columns: Any,
     ) -> Panel:
         return read_long(
@@ -508,17 +509,19 @@ class TXLForecaster(BaseEstimator):
             max_gap=gap,
             on_bad_series=self.on_bad_series,
             origins=origins,
-            warn_unused=warn and origins is None,
-            warn_cleaned=warn,
+            warn_unused=warn_unused,
+            warn_cleaned=False,
         )
 
     def _read_first(self, df: Any, **columns: Any) -> Panel:
         """Read rows to fit on."""
-        panel = self._read(df, self.freq, gap=self.max_gap, **columns)
+        panel = self._read(df, self.freq, gap=self.max_gap, warn_unused=True, **columns)
         reach = self._sizes(panel)[0].reach
         if self.max_gap is None and panel.report.n_filled > reach:
             # The longest gap to bridge is the reach, which is known only now.
-            panel = self._read(df, self.freq, gap=reach, warn=False, **columns)
+            panel = self._read(df, self.freq, gap=reach, **columns)
+        if told := panel.report.changes():
+            warnings.warn(f"{' '.join(told)} See cleaned_ and skipped_.", CleanedDataWarning, stacklevel=3)
         return panel
 
     def _read_more(self, df: Any, *, continues: bool) -> Panel:
@@ -535,6 +538,10 @@ class TXLForecaster(BaseEstimator):
         )
         if continues:
             self._refuse_other_kinds(panel)
+        # What align moves has been said by fit; a series that is left out is news.
+        if panel.skipped:
+            left_out = ", ".join(f"{name!r} ({reason})" for name, reason in panel.skipped[:5])
+            warnings.warn(f"{len(panel.skipped)} series were skipped: {left_out}.", CleanedDataWarning, stacklevel=3)
         return panel
 
     def _refuse_other_kinds(self, panel: Panel) -> None:

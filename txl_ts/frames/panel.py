@@ -1,6 +1,6 @@
 """Many series on their grids, packed end to end."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,10 @@ class CleaningReport:
     n_missing: int = 0
     n_skipped: int = 0
     grid: str = ""
+
+    def changes(self) -> list[str]:
+        """Say what was moved, merged or left out; gaps and missing values are no change."""
+        return replace(self, n_filled=0, n_cut=0, n_missing=0).lines()
 
     def lines(self) -> list[str]:
         """Say it in sentences, one for each thing that happened."""

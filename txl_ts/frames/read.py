@@ -443,8 +443,6 @@ def _length_text(length: int, freq: Freq) -> str:
 
 
 def _warn_cleaned(report: CleaningReport) -> None:
-    told = replace(report, n_filled=0, n_cut=0, n_missing=0).lines()
+    told = report.changes()
     if told:
-        warnings.warn(
-            f"{' '.join(told)} Details are in panel.report and panel.skipped.", CleanedDataWarning, stacklevel=3
-        )
+        warnings.warn(" ".join(told), CleanedDataWarning, stacklevel=3)
