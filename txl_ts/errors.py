@@ -49,6 +49,10 @@ class TrainingError(TxlError, RuntimeError):
     """Training cannot start from these rows, or left the finite numbers."""
 
 
+class ExportError(TxlError, RuntimeError):
+    """An exported graph is not what its contract says; nothing was written."""
+
+
 class MissingExtraError(TxlError, ImportError):
     """An optional package is needed; the message names the install command."""
 

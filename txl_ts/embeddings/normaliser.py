@@ -104,6 +104,8 @@ class RunningNormaliser(nn.Module):
     def __init__(self, *, half_life: float, n_channels: int) -> None:
         super().__init__()
         self.n_channels = n_channels
+        # In a graph all rows of a call are one matrix product: no loop over chunks, no cumulative maximum.
+        self.in_graph = False
         self.rates = tuple(1 - 0.5 ** (1 / life) for life in (half_life, half_life, _SLOWER * half_life))
         # A little less than the weight of that many rows: rounding must not decide a tie.
         self.clip_weight = (1 - (1 - self.rates[0]) ** _CLIP_AFTER) * (1 - 1e-6)
@@ -134,11 +136,11 @@ class RunningNormaliser(nn.Module):
         shift, seen = _first_value(x, present, norm)
         x = torch.where(present, (x - shift).clamp(-LARGEST, LARGEST), x.new_zeros(()))
         raw_rate, rate, slow_rate = self.rates
-        raw = _moments(x, present, norm[..., 3:7], rate=raw_rate)
+        raw = _moments(x, present, norm[..., 3:7], rate=raw_rate, in_graph=self.in_graph)
         low, high = _spike_bounds(raw, norm[..., 3:7], clip_weight=self.clip_weight)
         clipped = torch.where(present, x.clamp(low, high), x)
-        fast = _moments(clipped, present, norm[..., 7:11], rate=rate)
-        slow = _moments(clipped, present, norm[..., 11:15], rate=slow_rate)
+        fast = _moments(clipped, present, norm[..., 7:11], rate=rate, in_graph=self.in_graph)
+        slow = _moments(clipped, present, norm[..., 11:15], rate=slow_rate, in_graph=self.in_graph)
         mean, rest, variance, _ = fast.unbind(-1)
         slow_mean, slow_rest, slow_variance, _ = slow.unbind(-1)
         slow_deviation = slow_variance.sqrt()
@@ -148,10 +150,11 @@ class RunningNormaliser(nn.Module):
         ratio = torch.where(varied, deviation, unit) / torch.where(varied, slow_deviation, unit)
         apart = (mean - slow_mean) + (rest - slow_rest)
         drift = torch.stack([(apart / unit).clamp(-10, 10), ratio.log()], dim=-1)
-        age = _age(present, norm[..., 2])
+        latest = _latest(present, in_graph=self.in_graph)
+        age = _age(latest, norm[..., 2])
         kept = [_kept(moments[:, -1]) for moments in (raw, fast, slow)]
         norm_after = torch.cat([torch.stack([shift[:, 0], seen, age[:, -1]], dim=-1), *kept], dim=-1)
-        known = (norm[..., 1] > 0)[:, None] | present.cummax(dim=1).values
+        known = (norm[..., 1] > 0)[:, None] | (latest >= 0)
         return Scale(shift, mean, rest, deviation, drift, age, known), norm_after
 
 
@@ -172,6 +175,7 @@ class StandardNormaliser(nn.Module):
         self.register_buffer("deviation", torch.ones(n_channels))
         self.mean: Tensor
         self.deviation: Tensor
+        self.in_graph = False
 
     def fit(self, rows: NDArray[np.float32]) -> None:
         """Take level and deviation from the training rows, of shape (N,) or (N, C); NaN is left out."""
@@ -187,7 +191,7 @@ class StandardNormaliser(nn.Module):
 
     def forward(self, x: Tensor, present: Tensor, norm: Tensor) -> tuple[Scale, Tensor]:
         """Give the fitted scale at every row; see :meth:`RunningNormaliser.forward`."""
-        age = _age(present, norm[..., 2])
+        age = _age(_latest(present, in_graph=self.in_graph), norm[..., 2])
         mean, deviation = self.mean.expand(x.shape), self.deviation.expand(x.shape)
         shift = torch.zeros_like(x[:, :1])
         drift = torch.zeros(*x.shape, 2, dtype=x.dtype, device=x.device)
@@ -198,19 +202,22 @@ class StandardNormaliser(nn.Module):
 # Moments are tensors (…, 4): mean, what rounding left of it, variance, weight.
 
 
-def _moments(x: Tensor, present: Tensor, before: Tensor, *, rate: float) -> Tensor:
+def _moments(x: Tensor, present: Tensor, before: Tensor, *, rate: float, in_graph: bool) -> Tensor:
     """Debiased exponentially weighted moments (B, T, C, 4) of rows (B, T, C), from those before them (B, C, 4)."""
+    if in_graph:
+        return _chunk_moments(x, present, before, rate=rate, decays=_decays(x.shape[1], rate, x.dtype, x.device))
     chunks = []
     with torch.autocast(x.device.type, enabled=False):  # bfloat16 decays would lose all but three digits
         for values, mask in zip(x.split(_CHUNK, dim=1), present.split(_CHUNK, dim=1), strict=True):
-            chunks.append(_chunk_moments(values, mask, before, rate=rate))
+            decays = _cached_decays(values.shape[1], rate, x.dtype, x.device)
+            chunks.append(_chunk_moments(values, mask, before, rate=rate, decays=decays))
             before = _kept(chunks[-1][:, -1])
     return torch.cat(chunks, dim=1)
 
 
-def _chunk_moments(x: Tensor, present: Tensor, before: Tensor, *, rate: float) -> Tensor:
+def _chunk_moments(x: Tensor, present: Tensor, before: Tensor, *, rate: float, decays: tuple[Tensor, Tensor]) -> Tensor:
     mean0, rest0, variance0, weight0 = before[:, None].unbind(-1)  # (B, 1, C)
-    decay, carry = _decays(x.shape[1], rate, x.dtype, x.device)
+    decay, carry = decays
     used = rate * present.to(x.dtype)
     weight = _decayed_sum(used, decay) + carry * weight0
     safe = torch.where(weight > 0, weight, torch.ones_like(weight))
@@ -242,14 +249,18 @@ def _spike_bounds(moments: Tensor, before: Tensor, *, clip_weight: float) -> tup
     return mean + rest - width, mean + rest + width
 
 
-@lru_cache(maxsize=64)
 def _decays(n_rows: int, rate: float, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Matrix (T, T) that runs ``s ← (1 − rate) · s + value`` over rows, and decay (T, 1) of what was before."""
+    step = torch.arange(n_rows, dtype=torch.float64, device=device)
+    lag = step[:, None] - step
+    decay = torch.where(lag >= 0, (1 - rate) ** lag.clamp(min=0), 0.0)
+    return decay.to(dtype), ((1 - rate) ** (step + 1))[:, None].to(dtype)
+
+
+@lru_cache(maxsize=64)
+def _cached_decays(n_rows: int, rate: float, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     with torch.inference_mode(False):  # what is cached must serve training too
-        step = torch.arange(n_rows, dtype=torch.float64, device=device)
-        lag = step[:, None] - step
-        decay = torch.where(lag >= 0, (1 - rate) ** lag.clamp(min=0), 0.0)
-        return decay.to(dtype), ((1 - rate) ** (step + 1))[:, None].to(dtype)
+        return _decays(n_rows, rate, dtype, device)
 
 
 def _decayed_sum(values: Tensor, decay: Tensor) -> Tensor:
@@ -266,9 +277,18 @@ def _first_value(x: Tensor, present: Tensor, norm: Tensor) -> tuple[Tensor, Tens
     return shift, (seen | found)[:, 0].to(x.dtype)
 
 
-def _age(present: Tensor, before: Tensor) -> Tensor:
+def _latest(present: Tensor, *, in_graph: bool) -> Tensor:
+    """Give the newest row with a value up to each row, (B, T, C); −1 where there is none in the call."""
+    order = torch.arange(present.shape[1], device=present.device)
+    if not in_graph:
+        return torch.where(present, order[:, None], -1).cummax(dim=1).values
+    # Graphs have no cumulative maximum: a masked one.
+    earlier = (order[:, None] >= order)[..., None] & present[:, None]  # (B, T, T, C)
+    return torch.where(earlier, order[:, None], -1).amax(dim=2)
+
+
+def _age(latest: Tensor, before: Tensor) -> Tensor:
     """Count the rows since the last finite value, (B, T, C), from the age before (B, C)."""
-    order = torch.arange(present.shape[1], device=present.device)[:, None]
-    latest = torch.where(present, order, -1).cummax(dim=1).values
+    order = torch.arange(latest.shape[1], device=latest.device)[:, None]
     running = before[:, None] + (order + 1).to(before.dtype)
     return torch.where(latest >= 0, (order - latest).to(before.dtype), running).clamp(max=_AGE_CAP)

@@ -16,6 +16,7 @@ from txl_ts import __version__
 from txl_ts.config import ModelConfig
 from txl_ts.errors import FileFormatError
 from txl_ts.estimators.fleet import Fleet
+from txl_ts.export import export_onnx
 from txl_ts.frames import FrameStyle, parse_freq
 from txl_ts.model import TXLModel
 from txl_ts.state import to_arrays
@@ -113,6 +114,28 @@ def export_state(path: str | PathLike[str], model: TXLForecaster) -> None:
     }
     positions = _positions(model._fleet) | {"last_stamps": model._last_stamps().tolist()}
     save(path, Bundle("stream-state", config, {"state": to_arrays(model._fleet.state)}, positions))
+
+
+def export_graph(path: str | PathLike[str], model: TXLForecaster) -> dict[str, Any]:
+    """Write the ONNX graph and its contract; see :meth:`TXLForecaster.export_onnx`."""
+    freq, style = model._freq, model._style
+    return export_onnx(
+        model._model,
+        path,
+        about={
+            "model_type": "forecaster",
+            "model_digest": digest_of(model._model),
+            "freq": freq.text,
+            "time": {
+                "kind": "integer" if freq.kind == "integer" else "datetime",
+                "zone": style.zone,
+                "step_ns": freq.step if freq.kind == "fixed" else None,
+                "step": freq.step if freq.kind == "integer" else None,
+            },
+            "channels": [{"name": style.target_col, "unit": None}],
+            "trained": model.segment_len * model.config_.stride,
+        },
+    )
 
 
 def digest_of(model: TXLModel) -> str:

@@ -470,6 +470,29 @@ class TXLForecaster(BaseEstimator):
         self._check_fitted()
         files.export_state(path, self)
 
+    def export_onnx(self, path: str | PathLike[str]) -> dict[str, Any]:
+        """Write the model as one stateful ONNX graph, with its memories as inputs and outputs.
+
+        Scaling, missing values, the linear path and the quantiles are inside the graph. What was written is run and
+        compared with the model before it is kept.
+
+        Parameters
+        ----------
+        path : path
+            Such as ``"demand.onnx"``; the contract goes beside it, as ``demand.contract.json``.
+
+        Returns
+        -------
+        dict
+            The contract: names, shapes, units, sizes, and the parity that was measured.
+
+        Raises
+        ------
+        NotFittedError, MissingExtraError, ExportError
+        """
+        self._check_fitted()
+        return files.export_graph(path, self)
+
     # -- inside -----------------------------------------------------------------------------------------------------
 
     def __sklearn_is_fitted__(self) -> bool:

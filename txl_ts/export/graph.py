@@ -1,0 +1,109 @@
+"""The model in the form of a graph: dynamic lanes and rows, no loops, no branches, the contract's names.
+
+The forward pass of :class:`~txl_ts.model.TXLModel` cuts rows into phases and blocks, whose number depends on the call.
+A graph cannot: here each row gathers its own ``mem_len + 1`` keys. The numbers are the same.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from txl_ts.backbone import Layer
+from txl_ts.model import TXLModel
+
+
+class StreamGraph(nn.Module):
+    """``(x, start, past…) → (y, present…)`` with the sizes and weights of a model.
+
+    Parameters
+    ----------
+    model : TXLModel
+    """
+
+    def __init__(self, model: TXLModel) -> None:
+        super().__init__()
+        self.model = copy.deepcopy(model).eval()
+        self.model.normaliser.in_graph = True
+        # Weights do not change any more: the position table is projected once.
+        self.layers = [cast(Layer, layer) for layer in self.model.backbone.layers]
+        for i, layer in enumerate(self.layers):
+            self.register_buffer(f"position_{i}", layer.attention.position_keys().detach(), persistent=False)
+
+    def forward(
+        self, x: Tensor, start: Tensor, mem: Tensor, count: Tensor, norm: Tensor, rows: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Give y (B, T, h, C, Q) and the four state tensors, moved on; see the contract in ``docs/onnx.md``."""
+        fresh = start > 0  # (B, 1)
+        count = torch.where(fresh, torch.zeros_like(count), count)
+        norm = torch.where(fresh[:, :, None], torch.zeros_like(norm), norm)
+        rows = torch.where(fresh[:, :, None, None], torch.zeros_like(rows), rows)
+        picked = torch.arange(x.shape[1], device=x.device)
+        front, norm, rows = self.model.front(x, norm, rows, picked)
+        h, kept = front.tokens, []
+        ring = _Ring(self.model.config.stride, self.model.config.mem_len, count, n_rows=x.shape[1])
+        for i, layer in enumerate(self.layers):
+            h, memory = self._layer(layer, h, mem[:, i], ring, getattr(self, f"position_{i}"))
+            kept.append(memory)
+        hidden = self.model.backbone.norm(h)
+        y = front.scale.restore(self.model.head(hidden, self.model.linear_path(front.lookback)))
+        return y, torch.stack(kept, dim=1), ring.count(), norm, rows
+
+    def _layer(self, layer: Layer, x: Tensor, memory: Tensor, ring: _Ring, position: Tensor) -> tuple[Tensor, Tensor]:
+        attention = layer.attention
+        normed = layer.norm_attention(x)
+        own = attention.project(normed)  # (B, T, 2, D)
+        past = ring.in_order(memory)  # (B, N, 2, D), oldest first
+        every = torch.cat([past, own], dim=1)  # (B, N + T, 2, D)
+        window = every[:, ring.window]  # (B, T, M + 1, 2, D)
+        key, value = window.unflatten(-1, (attention.n_heads, attention.d_head)).unbind(3)  # (B, T, M + 1, H, K)
+        scale = 1 / math.sqrt(attention.d_head)
+        query = attention.query(normed).unflatten(-1, (attention.n_heads, attention.d_head)) * scale  # (B, T, H, K)
+        by_head = key.transpose(2, 3)  # (B, T, H, M + 1, K)
+        score = (by_head @ (query + attention.u * scale)[..., None]).squeeze(-1)  # (B, T, H, M + 1)
+        score = score + (position @ (query + attention.v * scale)[..., None]).squeeze(-1)
+        score = torch.where(ring.visible[:, :, None], score, torch.full_like(score, -1e30))
+        weight = torch.where(ring.visible[:, :, None], score.softmax(-1), torch.zeros_like(score))
+        heads = (weight[..., None, :] @ value.transpose(2, 3)).squeeze(-2)  # (B, T, H, K)
+        y = x + attention.output(heads.flatten(2))
+        y = y + layer.forward_out(F.gelu(layer.forward_in(layer.norm_forward(y))))
+        return y, ring.written(every)
+
+
+class _Ring:
+    """Where rows lie in the ring, for one call: shared by all layers."""
+
+    def __init__(self, stride: int, mem_len: int, count: Tensor, *, n_rows: int) -> None:
+        self.n_slots, self.n_rows, self._count = stride * (mem_len + 1), n_rows, count
+        device = count.device
+        slot = torch.arange(self.n_slots, dtype=torch.int32, device=device)
+        valid, phase = count[:, :1], count[:, 1:]
+        self._order = torch.remainder(phase + slot, self.n_slots).long()  # (B, N): the oldest slot is the next to write
+        row = torch.arange(n_rows, device=device)[:, None]
+        back = torch.arange(mem_len, -1, -1, device=device) * stride
+        self.window = row + self.n_slots - back  # (T, M + 1), farthest first
+        self.visible = self.window >= (self.n_slots - valid[:, :, None])  # (B, T, M + 1)
+        # Slot s holds after the call the newest row that belongs to it.
+        self._source = torch.remainder(slot - phase - n_rows, self.n_slots).long()  # (B, N), among the last N rows
+
+    def in_order(self, memory: Tensor) -> Tensor:
+        """Give the ring (B, 2, N, D) as rows (B, N, 2, D), oldest first; what is not valid is zero."""
+        index = self._order[:, None, :, None].expand(-1, 2, -1, memory.shape[-1])
+        return memory.gather(2, index).transpose(1, 2)
+
+    def written(self, every: Tensor) -> Tensor:
+        """Give the ring (B, 2, N, D) after all rows (B, N + T, 2, D)."""
+        last = every[:, self.n_rows :].transpose(1, 2)  # (B, 2, N, D): the newest N rows
+        index = self._source[:, None, :, None].expand(-1, 2, -1, last.shape[-1])
+        return last.gather(2, index)
+
+    def count(self) -> Tensor:
+        """Give the counters after the call."""
+        valid = (self._count[:, 0] + self.n_rows).clamp(max=self.n_slots)
+        phase = torch.remainder(self._count[:, 1] + self.n_rows, self.n_slots)
+        return torch.stack([valid, phase], dim=1).to(torch.int32)

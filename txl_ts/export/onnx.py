@@ -1,0 +1,228 @@
+"""Write the graph: export, contract, lint. The file runs wherever ONNX Runtime 1.16 or newer does.
+
+The contract is one JSON document, twice: inside the file (``metadata_props["txl_ts.contract"]``) and beside it
+(``<name>.contract.json``), since browsers cannot read metadata.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import warnings
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from txl_ts import __version__
+from txl_ts.errors import ExportError, MissingExtraError
+from txl_ts.export.graph import StreamGraph
+from txl_ts.model import TXLModel
+from txl_ts.state import to_arrays
+
+SCHEMA = "1.0.0"
+OPSET, IR = 18, 8
+CONTRACT_KEY = "txl_ts.contract"
+# A call's rows are one triangular matrix product in the graph; more rows are split by the session.
+LONGEST_SEGMENT = 512
+# Largest error over largest size between torch and the graph.
+TOLERANCE = 1e-5
+_CONTROL_FLOW = {"If", "Loop", "Scan"}
+
+
+def export_onnx(model: TXLModel, path: str | PathLike[str], *, about: Mapping[str, Any]) -> dict[str, Any]:
+    """Export a model and check what was written against it.
+
+    Parameters
+    ----------
+    model : TXLModel
+    path : path
+        Ends with ``.onnx``; the contract goes beside it.
+    about : mapping
+        What only the estimator knows: ``model_type``, ``model_digest``, ``freq``, ``time``, ``channels`` and
+        ``trained`` (rows of a training segment).
+
+    Returns
+    -------
+    dict
+        The contract.
+
+    Raises
+    ------
+    MissingExtraError
+        Without onnx, onnxscript or onnxruntime.
+    ExportError
+        If the graph is not what the contract says, or its numbers are not the model's. Nothing is written then.
+    """
+    onnx = _onnx()
+    path = Path(path)
+    graph = StreamGraph(model)
+    names = [spec.name for spec in model.state_specs()]
+    proto = _exported(graph, _examples(model), names)
+    proto.ir_version = IR
+    contract = _contract(model, names, about)
+    contract["parity"] = _lint(onnx, proto, model, names)
+    text = json.dumps(contract, indent=1, allow_nan=False)
+    entry = proto.metadata_props.add()
+    entry.key, entry.value = CONTRACT_KEY, json.dumps(contract, allow_nan=False)
+    _replace(path, proto.SerializeToString())
+    _replace(path.with_suffix(".contract.json"), text.encode())
+    return contract
+
+
+def _onnx() -> Any:
+    try:
+        import onnx
+        import onnxruntime  # noqa: F401 - the graph is run before it is trusted
+        import onnxscript  # noqa: F401 - torch's exporter needs it
+    except ImportError as error:
+        raise MissingExtraError(
+            f'{error.name} is needed to export. Install it with `pip install "txl-ts[export,ort]"`.'
+        ) from error
+    return onnx
+
+
+def _examples(model: TXLModel, *, n_lanes: int = 3, n_rows: int = 6) -> tuple[Tensor, ...]:
+    """Distinct random tensors for every input: one tensor given twice becomes one input of the graph, silently."""
+    generator = torch.Generator().manual_seed(0)
+    state = model.init_state(n_lanes)
+    noise = {name: torch.rand(t.shape, generator=generator) + 0.1 for name, t in state.items()}
+    noise["count"] = torch.tensor([[0, 0], [1, 1], [2, 2]], dtype=torch.int32)
+    x = torch.randn(n_lanes, n_rows, model.config.n_channels, generator=generator)
+    return x, torch.zeros(n_lanes, 1, dtype=torch.int32), *noise.values()
+
+
+def _exported(graph: StreamGraph, examples: tuple[Tensor, ...], names: list[str]) -> Any:
+    past = [f"past.{i:02d}.{name}" for i, name in enumerate(names)]
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # the exporter logs its progress
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's own deprecations
+            program: Any = torch.onnx.export(
+                graph,
+                examples,
+                dynamo=True,
+                opset_version=OPSET,
+                dynamic_shapes=({0: "batch", 1: "time"}, *({0: "batch"} for _ in examples[1:])),
+                input_names=["x", "start", *past],
+                output_names=["y", *(name.replace("past", "present", 1) for name in past)],
+                verbose=False,
+            )
+            program.optimize()
+    finally:
+        logging.disable(level)
+    return program.model_proto
+
+
+def _contract(model: TXLModel, names: list[str], about: Mapping[str, Any]) -> dict[str, Any]:
+    config = model.config
+    shape = ["batch", "time", config.h, config.n_channels, len(config.quantiles)]
+    return {
+        "schema": SCHEMA,
+        "model_type": about["model_type"],
+        "library": __version__,
+        "model_digest": about["model_digest"],
+        "inputs": [
+            {
+                "name": "x",
+                "dtype": "float32",
+                "dims": ["batch", "time", config.n_channels],
+                "channels": list(about["channels"]),
+            },
+            {"name": "start", "dtype": "int32", "dims": ["batch", 1]},
+        ],
+        "outputs": [{"name": "y", "dtype": "float32", "dims": shape}],
+        "states": [
+            {
+                "in": f"past.{i:02d}.{spec.name}",
+                "out": f"present.{i:02d}.{spec.name}",
+                "dtype": spec.dtype,
+                "dims": list(spec.shape),
+                "init": "zeros",
+            }
+            for i, spec in enumerate(model.state_specs())
+        ],
+        "state_nbytes": model.state_nbytes(),
+        "freq": about["freq"],
+        "time": dict(about["time"]),
+        "segment": {"min": 1, "max": LONGEST_SEGMENT, "trained": about["trained"]},
+        "memory": {
+            "layers": config.n_layers,
+            "length": config.mem_len,
+            "stride": config.stride,
+            "dim": config.d_model,
+            "reach": config.reach,
+        },
+        "lookback": config.lookback,
+        "horizon": config.h,
+        "quantiles": list(config.quantiles),
+        "scaler": config.scaler,
+        "missing": "NaN",
+        "calendar": [],
+        "precision": "float32",
+        "opset": OPSET,
+        "ir": IR,
+        "lane_independent": True,
+    }
+
+
+def _lint(onnx: Any, proto: Any, model: TXLModel, names: list[str]) -> dict[str, Any]:
+    """Refuse a graph that breaks the contract; give the parity that was measured."""
+    onnx.checker.check_model(proto, full_check=True)
+    ops = {node.op_type for node in proto.graph.node}
+    if found := ops & _CONTROL_FLOW:
+        raise ExportError(f"the graph holds control flow ({sorted(found)}). Report this: no model of ours should.")
+    used = {name for node in proto.graph.node for name in node.input}
+    if unused := [entry.name for entry in proto.graph.input if entry.name not in used]:
+        raise ExportError(f"the graph does not use its inputs {unused}: it would forget. Report this.")
+    past = [entry.name for entry in proto.graph.input if entry.name.startswith("past.")]
+    present = [entry.name for entry in proto.graph.output if entry.name.startswith("present.")]
+    if sorted(name.replace("past", "present", 1) for name in past) != sorted(present):
+        raise ExportError(f"the graph's states do not pair: {past} and {present}. Report this.")
+    return _parity(proto, model)
+
+
+def _parity(proto: Any, model: TXLModel) -> dict[str, Any]:
+    """Chain calls of 1 to 300 rows through torch and the graph, from distinct states, with gaps and a restart."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    rng = np.random.default_rng(0)
+    n_lanes, worst, n_rows = 3, 0.0, 0
+    state = model.init_state(n_lanes)
+    arrays = to_arrays({name: t.numpy() for name, t in state.items()})
+    for call, length in enumerate((1, 2, 7, 64, 300, 1, 5)):
+        x = rng.normal(size=(n_lanes, length, model.config.n_channels)).cumsum(1).astype(np.float32)
+        x[rng.random(x.shape) < 0.1] = np.nan
+        start = np.array([[call == 0], [call in (0, 4)], [call == 0]], np.int32)
+        with torch.inference_mode():
+            y, state = model(torch.from_numpy(x), state, torch.from_numpy(start))
+        got, *present = session.run(None, {"x": x, "start": start, **arrays})
+        arrays = dict(zip(arrays, present, strict=True))
+        for wanted, found in ((y, got), *zip(state.values(), present, strict=True)):
+            worst = max(worst, _distance(wanted.numpy(), found))
+        n_rows += length
+    if not worst <= TOLERANCE:
+        raise ExportError(f"the graph and the model differ by {worst:.1e} of the largest value. Report this.")
+    return {"max_relative": worst, "rows": n_rows, "lanes": n_lanes}
+
+
+def _distance(wanted: np.ndarray[Any, Any], found: np.ndarray[Any, Any]) -> float:
+    if not np.array_equal(np.isnan(wanted), np.isnan(found)):
+        return float("inf")
+    apart = np.abs(np.nan_to_num(wanted.astype(np.float64)) - np.nan_to_num(found.astype(np.float64)))
+    return float(apart.max() / max(np.abs(np.nan_to_num(wanted)).max(), 1e-30))
+
+
+def _replace(path: Path, data: bytes) -> None:
+    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    partial.write_bytes(data)
+    os.replace(partial, path)
