@@ -43,3 +43,24 @@ def demo(
     from txl_ts.cli.demo import run_demo
 
     run_demo(out, quick=quick, seed=seed)
+
+
+@app.command()
+def export(
+    model: Annotated[Path, typer.Argument(help="A saved forecaster, such as demand.txl.", exists=True)],
+    out: Annotated[Path | None, typer.Option(help="The graph to write. Default: beside the model.")] = None,
+) -> None:
+    """Write a saved forecaster as an ONNX graph, with its contract and its fitted memories."""
+    from txl_ts.cli.graph import run_export
+
+    run_export(model, out)
+
+
+@app.command()
+def inspect(
+    path: Annotated[Path, typer.Argument(help="A model, state, graph or contract.", exists=True)],
+) -> None:
+    """Show what a file of txl-ts holds: sizes, state, reach, names."""
+    from txl_ts.cli.graph import run_inspect
+
+    run_inspect(path)

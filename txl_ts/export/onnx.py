@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from txl_ts import __version__
-from txl_ts.errors import ExportError, MissingExtraError
+from txl_ts.errors import ExportError, FileFormatError, MissingExtraError
 from txl_ts.export.graph import StreamGraph
 from txl_ts.model import TXLModel
 from txl_ts.state import to_arrays
@@ -73,6 +73,23 @@ def export_onnx(model: TXLModel, path: str | PathLike[str], *, about: Mapping[st
     _replace(path, proto.SerializeToString())
     _replace(path.with_suffix(".contract.json"), text.encode())
     return contract
+
+
+def load_proto(path: str | PathLike[str]) -> Any:
+    """Read an ONNX file.
+
+    Raises
+    ------
+    FileFormatError
+        If it is none.
+    """
+    onnx = _onnx()
+    from google.protobuf.message import DecodeError
+
+    try:
+        return onnx.load(os.fspath(path))
+    except DecodeError as error:
+        raise FileFormatError(f"{os.fspath(path)!r} is no ONNX graph ({error}).") from error
 
 
 def _onnx() -> Any:

@@ -1,0 +1,93 @@
+"""``txl-ts export`` and ``txl-ts inspect``: a saved model becomes a graph, and any of our files a data sheet."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from txl_ts.errors import FileFormatError
+
+
+def run_export(model: Path, out: Path | None) -> None:
+    """Write graph, contract and fitted memories of a saved forecaster, side by side.
+
+    Parameters
+    ----------
+    model : Path
+        What ``TXLForecaster.save`` wrote.
+    out : Path or None
+        The graph; by default beside the model, with the suffix ``.onnx``.
+    """
+    from txl_ts.estimators.forecaster import TXLForecaster
+
+    graph = model.with_suffix(".onnx") if out is None else out
+    state = graph.with_name(f"{graph.stem}-state.txl")
+    forecaster = TXLForecaster.load(model)
+    contract = forecaster.export_onnx(graph)
+    forecaster.export_state(state)
+    print("\n".join(contract_lines(contract)))
+    print(
+        f"\nWritten: {graph} ({graph.stat().st_size / 1024:,.0f} KiB), {graph.with_suffix('.contract.json')}, {state}"
+    )
+
+
+def run_inspect(path: Path) -> None:
+    """Print what a model, state, graph or contract is.
+
+    Raises
+    ------
+    FileFormatError
+        If it is none of ours.
+    """
+    if path.suffix == ".onnx":
+        print("\n".join(contract_lines(_contract_of(path))))
+    elif path.suffix == ".json":
+        print("\n".join(contract_lines(_parsed(path.read_text(encoding="utf-8"), path))))
+    else:
+        from txl_ts.store import peek
+
+        role, config = peek(path)
+        print("\n".join([_line("role", role), *(_line(name, config[name]) for name in config if name != "states")]))
+
+
+def contract_lines(contract: dict[str, Any]) -> list[str]:
+    """Lay a contract out as a data sheet."""
+    memory, segment = contract["memory"], contract["segment"]
+    channels = ", ".join(channel["name"] for channel in contract["inputs"][0]["channels"])
+    parity = contract["parity"]
+    return [
+        _line("model", f"{contract['model_type']}, schema {contract['schema']}, txl-ts {contract['library']}"),
+        _line("channels", f"{channels} (raw units; {contract['missing']} = missing)"),
+        _line("step", contract["freq"]),
+        _line("forecast", f"{contract['horizon']} steps ahead, quantiles {contract['quantiles']}"),
+        _line("memory", f"{memory['layers']} layers × {memory['length']} visits of stride {memory['stride']}"),
+        _line("reach", f"{memory['reach']} rows; look-back of the linear path {contract['lookback']} rows"),
+        _line("state", f"{contract['state_nbytes'] / 1024:.1f} KiB per stream"),
+        *(_line(f"  {s['in']}", f"{s['dtype']} [batch, {', '.join(map(str, s['dims']))}]") for s in contract["states"]),
+        _line("rows per call", f"{segment['min']} to {segment['max']}"),
+        _line("opset, IR", f"{contract['opset']}, {contract['ir']}"),
+        _line("parity", f"{parity['max_relative']:.1e} over {parity['rows']} rows × {parity['lanes']} lanes"),
+    ]
+
+
+def _line(name: str, value: Any) -> str:
+    return f"{name:<16} {value}"
+
+
+def _contract_of(path: Path) -> dict[str, Any]:
+    from txl_ts.export import CONTRACT_KEY, load_proto
+
+    entries = {entry.key: entry.value for entry in load_proto(path).metadata_props}
+    if CONTRACT_KEY not in entries:
+        raise FileFormatError(
+            f"{str(path)!r} is an ONNX graph without a txl-ts contract. Export it with txl-ts export."
+        )
+    return _parsed(entries[CONTRACT_KEY], path)
+
+
+def _parsed(text: str, path: Path) -> dict[str, Any]:
+    try:
+        contract = json.loads(text)
+        contract_lines(contract)
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise FileFormatError(f"{str(path)!r} holds no contract of txl-ts ({error!r}).") from error
+    return dict(contract)
