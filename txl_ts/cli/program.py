@@ -50,7 +50,10 @@ def export(
     model: Annotated[Path, typer.Argument(help="A saved forecaster, such as demand.txl.", exists=True)],
     out: Annotated[Path | None, typer.Option(help="The graph to write. Default: beside the model.")] = None,
 ) -> None:
-    """Write a saved forecaster as an ONNX graph, with its contract and its fitted memories."""
+    """Write a saved forecaster as one stateful ONNX graph.
+
+    Its contract and its fitted memories go beside it.
+    """
     from txl_ts.cli.graph import run_export
 
     run_export(model, out)

@@ -1,0 +1,240 @@
+"""The contract of an exported graph: what it eats, what it remembers, and in which time it lives."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+
+from txl_ts.errors import FileFormatError
+from txl_ts.state import TensorSpec, state_nbytes
+
+CONTRACT_KEY = "txl_ts.contract"
+MAJOR = 1
+_HINT = "Export the model again with `export_onnx`."
+_DTYPES = ("float32", "int32")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What a graph's metadata promise; every key was checked.
+
+    Attributes
+    ----------
+    model_digest : str
+        sha256 of the model's sizes and weights: a state belongs to exactly one.
+    channels : tuple of str
+        Names of the C channels, in the graph's order.
+    horizon : int
+        Steps ahead, h.
+    quantiles : tuple of float
+        Levels, increasing; .5 is among them.
+    specs : tuple of TensorSpec
+        The state of one stream, in the graph's order.
+    inputs, outputs : tuple of str
+        Names of the graph's state tensors, ``past.NN.…`` and ``present.NN.…``, in the order of ``specs``.
+    freq : str
+        The step between rows.
+    is_datetime : bool
+        True if stamps are nanoseconds since 1970, False if they are plain integers.
+    zone : str or None
+        Zone of the time column: stamps are then instants in UTC. None means wall time.
+    step : int or None
+        The step in units of the stamps; None if it has no fixed length (days of a zone, months).
+    longest : int
+        Rows that one call of the graph takes.
+    reach : int
+        Missing rows that are walked before a stream begins anew.
+    warm_rows : int
+        Rows after which the look-back and one layer's memory are filled.
+    is_lane_independent : bool
+        False if the graph mixes lanes; streams are then run one by one.
+    document : dict
+        All of the contract, as it was read.
+    """
+
+    model_digest: str
+    channels: tuple[str, ...]
+    horizon: int
+    quantiles: tuple[float, ...]
+    specs: tuple[TensorSpec, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    freq: str
+    is_datetime: bool
+    zone: str | None
+    step: int | None
+    longest: int
+    reach: int
+    warm_rows: int
+    is_lane_independent: bool
+    document: dict[str, Any] = field(repr=False)
+
+    @property
+    def state_nbytes(self) -> int:
+        """Bytes that one stream's state takes."""
+        return state_nbytes(self.specs)
+
+    def tensors(self) -> dict[str, tuple[str, tuple[int | None, ...]]]:
+        """Give dtype and shape of everything that the graph takes and gives; None where a size is free."""
+        n, h, q = len(self.channels), self.horizon, len(self.quantiles)
+        table: dict[str, tuple[str, tuple[int | None, ...]]] = {
+            "x": ("float32", (None, None, n)),
+            "start": ("int32", (None, 1)),
+            "y": ("float32", (None, None, h, n, q)),
+        }
+        for before, after, spec in zip(self.inputs, self.outputs, self.specs, strict=True):
+            table[before] = table[after] = (spec.dtype, (None, *spec.shape))
+        return table
+
+
+def read_contract(text: str | None, *, where: str) -> Contract:
+    """Read a contract from a model's metadata.
+
+    Parameters
+    ----------
+    text : str or None
+        What stands under ``txl_ts.contract``; None if nothing does.
+    where : str
+        The file's name for messages.
+
+    Raises
+    ------
+    FileFormatError
+        If it is not there, of an unknown major schema, or lacks something. Unknown keys are ignored.
+    """
+    if text is None:
+        raise FileFormatError(f"{where} carries no {CONTRACT_KEY!r} in its metadata: it is no graph of txl-ts. {_HINT}")
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise FileFormatError(f"{where}: the contract is not JSON: {error}. {_HINT}") from error
+    root = _Node(document, "", where)
+    _check_schema(root.text("schema"), where)
+    inputs = {node.text("name"): node for node in root.nodes("inputs")}
+    outputs = [node.text("name") for node in root.nodes("outputs")]
+    if set(inputs) != {"x", "start"} or outputs != ["y"]:
+        root.fail(f"has the inputs {sorted(inputs)} and outputs {outputs}", "['start', 'x'] and ['y']")
+    states, memory, segment = root.nodes("states"), root.node("memory"), root.node("segment")
+    is_datetime, zone, step = _time(root)
+    if segment.count("min", least=1) != 1:
+        root.fail("has a shortest segment of more than one row", "segment.min = 1")
+    lookback = root.count("lookback", least=0) if "lookback" in root.items else 0
+    return Contract(
+        model_digest=root.text("model_digest"),
+        channels=_channels(inputs["x"]),
+        horizon=root.count("horizon", least=1),
+        quantiles=_quantiles(root),
+        specs=tuple(_spec(node) for node in states),
+        inputs=_distinct(root, [node.text("in") for node in states]),
+        outputs=_distinct(root, [node.text("out") for node in states]),
+        freq=root.text("freq"),
+        is_datetime=is_datetime,
+        zone=zone,
+        step=step,
+        longest=segment.count("max", least=1),
+        reach=memory.count("reach", least=0),
+        warm_rows=max(lookback, memory.count("length", least=0) * memory.count("stride", least=1)),
+        is_lane_independent=root.get("lane_independent", bool),
+        document=document,
+    )
+
+
+class _Node:
+    """One object of the document, which knows its place for messages."""
+
+    def __init__(self, items: Any, place: str, where: str) -> None:
+        self.place, self.where = place, where
+        if not isinstance(items, Mapping):
+            self.fail(f"is a {type(items).__name__}", "an object")
+        self.items: Mapping[str, Any] = items
+
+    def fail(self, found: str, expected: str) -> Any:
+        name = f"the contract's {self.place!r}" if self.place else "the contract"
+        raise FileFormatError(f"{self.where}: {name} {found}, expected {expected}. {_HINT}")
+
+    def get(self, key: str, kind: type[_T]) -> _T:
+        if key not in self.items:
+            self.fail(f"lacks {key!r} (it holds {', '.join(sorted(map(str, self.items)))})", f"a {kind.__name__} there")
+        value = self.items[key]
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            self.fail(f"has {key}={value!r:.80}", f"a {kind.__name__}")
+        return value
+
+    def text(self, key: str) -> str:
+        return self.get(key, str)
+
+    def count(self, key: str, *, least: int, most: int = 2**31) -> int:
+        value = self.get(key, int)
+        if not least <= value < most:
+            self.fail(f"has {key}={value}", f"{least} or more")
+        return value
+
+    def node(self, key: str) -> _Node:
+        return _Node(self.get(key, dict), self._inside(key), self.where)
+
+    def nodes(self, key: str) -> list[_Node]:
+        return [_Node(item, f"{self._inside(key)}[{i}]", self.where) for i, item in enumerate(self.get(key, list))]
+
+    def _inside(self, key: str) -> str:
+        return f"{self.place}.{key}" if self.place else key
+
+
+def _check_schema(schema: str, where: str) -> None:
+    if schema.partition(".")[0] != str(MAJOR):
+        raise FileFormatError(
+            f"{where} has a contract of schema {schema!r:.40}, this version reads {MAJOR}.x. "
+            "Upgrade txl-ts where the graph runs, or export the model again with the version installed here."
+        )
+
+
+def _channels(x: _Node) -> tuple[str, ...]:
+    names = tuple(node.text("name") for node in x.nodes("channels"))
+    if not names or len(set(names)) != len(names) or x.get("dims", list)[-1:] != [len(names)]:
+        x.fail(f"has the channels {list(names)} and dims {x.items['dims']}", "one distinct name for each channel")
+    return names
+
+
+def _quantiles(root: _Node) -> tuple[float, ...]:
+    levels = root.get("quantiles", list)
+    if not all(type(level) is float and 0 < level < 1 for level in levels) or sorted(set(levels)) != levels:
+        root.fail(f"has quantiles={levels!r:.80}", "increasing numbers between 0 and 1")
+    if 0.5 not in levels:
+        root.fail(f"has quantiles={levels!r:.80}", "0.5 among them")
+    return tuple(levels)
+
+
+def _spec(node: _Node) -> TensorSpec:
+    name, dtype, init, dims = node.text("in"), node.text("dtype"), node.text("init"), node.get("dims", list)
+    if dtype not in _DTYPES or init != "zeros":
+        node.fail(f"has dtype={dtype!r} and init={init!r}", f"one of {_DTYPES} and 'zeros'")
+    if not all(type(n) is int and 0 < n < 2**31 for n in dims) or np.prod([float(n) for n in dims]) > 2**31:
+        node.fail(f"has dims={dims!r:.80}", "the sizes without the batch")
+    if name.count(".") < 2:
+        node.fail(f"has in={name!r}", "a name such as 'past.00.mem'")
+    return TensorSpec(name.split(".", 2)[2], tuple(dims), dtype)
+
+
+def _distinct(root: _Node, names: list[str]) -> tuple[str, ...]:
+    if not names or len(set(names)) != len(names):
+        root.fail(f"has the state tensors {names}", "one distinct name for each")
+    return tuple(names)
+
+
+def _time(root: _Node) -> tuple[bool, str | None, int | None]:
+    """Give what stamps are, their zone, and the step in their unit."""
+    time = root.node("time")
+    kind = time.text("kind")
+    if kind not in ("datetime", "integer"):
+        time.fail(f"has kind={kind!r:.40}", "'datetime' or 'integer'")
+    zone = None if time.items.get("zone") is None else time.text("zone")
+    if kind == "datetime":
+        return True, zone, None if time.items.get("step_ns") is None else time.count("step_ns", least=1, most=2**63)
+    freq = root.text("freq")
+    if not freq.isascii() or not freq.isdigit() or int(freq) == 0:
+        root.fail(f"has freq={freq!r:.40} with integer stamps", "a positive number")
+    return False, None, int(freq)

@@ -1,0 +1,141 @@
+"""ONNX Runtime behind one call: opened with one quiet thread, on the device that was asked for, checked against the contract."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from numpy.typing import NDArray
+
+from txl_ts.errors import FileFormatError, MissingExtraError, ParameterError, TxlWarning
+from txl_ts.runtime.contract import CONTRACT_KEY, Contract, read_contract
+
+_CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+_SHORT = {"cpu": _CPU, "cuda": _CUDA}
+_TYPES = {"float32": "tensor(float)", "int32": "tensor(int32)"}
+_ONE_WHEEL = (
+    "pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnxruntime-gpu  (or onnxruntime, without a GPU)"
+)
+
+
+class Engine:
+    """One loaded graph: arrays in, arrays out, nothing kept.
+
+    Parameters
+    ----------
+    data : bytes
+        The graph.
+    where : str
+        Its name for messages.
+    providers : str or sequence of str
+        ``"auto"``, ``"cpu"``, ``"cuda"``, or names of ONNX Runtime.
+    threads : int
+        Threads of one call.
+    """
+
+    def __init__(self, data: bytes, *, where: str, providers: str | Sequence[str], threads: int) -> None:
+        if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
+            raise ParameterError(f"threads={threads!r} must be an integer of 1 or more. Streams need one.")
+        runtime = _onnxruntime()
+        _warn_of_two_wheels()
+        asked, is_strict = _chosen(runtime, providers)
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+        options.add_session_config_entry(
+            "session.intra_op.allow_spinning", "0"
+        )  # a 20 Hz stream: 38 % of a core with it
+        options.log_severity_level = 3
+        try:
+            self._session = runtime.InferenceSession(data, options, providers=asked)
+        except Exception as error:
+            raise FileFormatError(
+                f"{where} is not a graph that ONNX Runtime {runtime.__version__} can load: {error}. "
+                "Pass what `export_onnx` wrote, or upgrade onnxruntime."
+            ) from error
+        active = self._session.get_providers()
+        if is_strict and asked[0] not in active:
+            raise _inactive(asked[0], active)
+        self.contract = read_contract(self._session.get_modelmeta().custom_metadata_map.get(CONTRACT_KEY), where=where)
+        _check_tensors(self._session, self.contract, where)
+        self._outputs = ["y", *self.contract.outputs]
+
+    def run(self, feed: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        """Give ``y`` and the state tensors, in the contract's order."""
+        arrays: list[NDArray[Any]] = self._session.run(self._outputs, dict(feed))
+        return arrays
+
+
+def _onnxruntime() -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise MissingExtraError(
+            'onnxruntime is needed to run a graph. Install it with `pip install "txl-ts[ort]"`.'
+        ) from error
+    if not hasattr(onnxruntime, "InferenceSession"):
+        raise MissingExtraError(f"onnxruntime is installed but empty: one of its two wheels was removed. {_ONE_WHEEL}")
+    return onnxruntime
+
+
+def _warn_of_two_wheels() -> None:
+    """Both wheels own the same module: the last one installed wins, and pip says nothing."""
+    try:
+        both = version("onnxruntime"), version("onnxruntime-gpu")
+    except PackageNotFoundError:
+        return
+    warnings.warn(
+        f"onnxruntime {both[0]} and onnxruntime-gpu {both[1]} are both installed and overwrite each other. "
+        f"Keep one: {_ONE_WHEEL}",
+        TxlWarning,
+        stacklevel=5,
+    )
+
+
+def _chosen(runtime: Any, providers: str | Sequence[str]) -> tuple[list[str], bool]:
+    """Give the providers to ask for, and whether the first of them must become active."""
+    available = runtime.get_available_providers()
+    if providers == "auto":
+        return [name for name in (_CUDA, _CPU) if name in available], False
+    names = [providers] if isinstance(providers, str) else providers
+    asked = [_SHORT.get(name, name) if isinstance(name, str) else name for name in names]
+    if not asked or (unknown := [name for name in asked if name not in available and name != _CUDA]):
+        raise ParameterError(
+            f"providers={providers!r} {'is empty' if not asked else f'names {unknown}'}, expected 'auto', 'cpu', 'cuda' "
+            f"or some of {available}."
+        )
+    if _CUDA in asked and _CUDA not in available:
+        raise _inactive(_CUDA, available)
+    return asked, True
+
+
+def _inactive(asked: str, active: Sequence[str]) -> MissingExtraError:
+    cure = "Give providers='auto' to run on what is there."
+    if asked == _CUDA:
+        cure = (
+            'Install `pip install "txl-ts[ort-gpu]"` (onnxruntime-gpu[cuda,cudnn], and no plain onnxruntime beside it) '
+            f"and call `onnxruntime.preload_dlls()` first. {cure}"
+        )
+    return MissingExtraError(f"{asked} was asked for, but ONNX Runtime offers only {list(active)}. {cure}")
+
+
+def _check_tensors(session: Any, contract: Contract, where: str) -> None:
+    """Compare the graph with its contract: ONNX Runtime would broadcast what does not fit."""
+    found = {entry.name: entry for entry in (*session.get_inputs(), *session.get_outputs())}
+    expected = contract.tensors()
+    if set(found) != set(expected):
+        raise FileFormatError(
+            f"{where}: the graph has the tensors {sorted(found)}, its contract says {sorted(expected)}. "
+            "Export the model again with `export_onnx`."
+        )
+    for name, (dtype, shape) in expected.items():
+        entry = found[name]
+        is_other = len(entry.shape) != len(shape) or any(
+            isinstance(there, int) and there != here for there, here in zip(entry.shape, shape, strict=True)
+        )
+        if entry.type != _TYPES[dtype] or is_other:
+            raise FileFormatError(
+                f"{where}: the graph's {name!r} is {entry.type} of shape {entry.shape}, its contract says {dtype} of "
+                f"shape {[n or 'any' for n in shape]}. Export the model again with `export_onnx`."
+            )
