@@ -234,6 +234,8 @@ def _time(root: _Node) -> tuple[bool, str | None, int | None]:
     zone = None if time.items.get("zone") is None else time.text("zone")
     if kind == "datetime":
         return True, zone, None if time.items.get("step_ns") is None else time.count("step_ns", least=1, most=2**63)
+    if time.items.get("step") is not None:
+        return False, None, time.count("step", least=1, most=2**63)
     freq = root.text("freq")
     if not freq.isascii() or not freq.isdigit() or int(freq) == 0:
         root.fail(f"has freq={freq!r:.40} with integer stamps", "a positive number")

@@ -1,4 +1,4 @@
-"""ONNX Runtime behind one call: opened with one quiet thread, on the device that was asked for, checked against the contract."""
+"""ONNX Runtime behind one call: one quiet thread, the device that was asked for, checked against the contract."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ def _chosen(runtime: Any, providers: str | Sequence[str]) -> tuple[list[str], bo
     asked = [_SHORT.get(name, name) if isinstance(name, str) else name for name in names]
     if not asked or (unknown := [name for name in asked if name not in available and name != _CUDA]):
         raise ParameterError(
-            f"providers={providers!r} {'is empty' if not asked else f'names {unknown}'}, expected 'auto', 'cpu', 'cuda' "
-            f"or some of {available}."
+            f"providers={providers!r} {'is empty' if not asked else f'names {unknown}'}, "
+            f"expected 'auto', 'cpu', 'cuda' or some of {available}."
         )
     if _CUDA in asked and _CUDA not in available:
         raise _inactive(_CUDA, available)

@@ -82,8 +82,8 @@ def read_rows(given: Any, *, stream: object, contract: Contract) -> Rows:
 def _values(given: Any, *, stream: object, channels: tuple[str, ...]) -> NDArray[np.float32]:
     if not isinstance(given, Mapping):
         raise ParameterError(
-            f"stream {stream!r}: 'values' is {'missing' if given is None else type(given).__name__}, expected a mapping "
-            f"by channel. Give {{'values': {{{channels[0]!r}: …}}}}. {UNUSED}"
+            f"stream {stream!r}: 'values' is {'missing' if given is None else type(given).__name__}, "
+            f"expected a mapping by channel. Give {{'values': {{{channels[0]!r}: …}}}}. {UNUSED}"
         )
     if unknown := [name for name in given if name not in channels]:
         raise ColumnError(
@@ -99,8 +99,8 @@ def _values(given: Any, *, stream: object, channels: tuple[str, ...]) -> NDArray
     lengths = {name: len(column) for name, column in zip(channels, columns, strict=True)}
     if len(set(lengths.values())) > 1:
         raise ShapeError(
-            f"stream {stream!r}: channels have different numbers of rows: {lengths}. Give NaN where a value is missing. "
-            f"{UNUSED}"
+            f"stream {stream!r}: channels have different numbers of rows: {lengths}. "
+            f"Give NaN where a value is missing. {UNUSED}"
         )
     if not len(columns[0]):
         raise ShapeError(f"stream {stream!r}: no rows were given. Leave the stream out of the call. {UNUSED}")

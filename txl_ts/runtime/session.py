@@ -197,6 +197,7 @@ class StreamSession:
             self._places = places
 
     def _lane(self, name: StreamName) -> int:
+        name = _checked_name(name)
         if name not in self._lanes:
             close = difflib.get_close_matches(str(name), [str(known) for known in self._lanes], n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"known are {list(self._lanes)[:5]}"
@@ -208,19 +209,20 @@ class StreamSession:
         if not plans:
             return {}
         names = list(plans)
-        state = [np.zeros((len(names), *spec.shape), spec.dtype) for spec in self._contract.specs]
-        known = [i for i, name in enumerate(names) if name in self._lanes]
-        for whole, part in zip(state, self._slab.gather([self._lanes[names[i]] for i in known]), strict=True):
-            whole[known] = part
+        state = self._gathered(names)
         chunks = [list(_chunks(item, longest=self._contract.longest)) for item in plans.values()]
         outputs: list[list[NDArray[np.float32]]] = [[] for _ in names]
         for lanes, turn in self._calls(chunks):
             x = np.stack([chunks[i][turn][0] for i in lanes])
             start = np.array([[chunks[i][turn][1]] for i in lanes], np.int32)
-            feed = {name: array[lanes] for name, array in zip(self._contract.inputs, state, strict=True)}
-            y, *after = self._engine.run({"x": x, "start": start} | feed)
-            for whole, part in zip(state, after, strict=True):
-                whole[lanes] = part
+            is_all = len(lanes) == len(names)
+            past = state if is_all else [array[lanes] for array in state]
+            y, *after = self._engine.run({"x": x, "start": start} | dict(zip(self._contract.inputs, past, strict=True)))
+            if is_all:
+                state = after
+            else:
+                for whole, part in zip(state, after, strict=True):
+                    whole[lanes] = part
             for i, one in zip(lanes, y, strict=True):
                 outputs[i].append(one)
         results = {name: self._result(item, chunks[i], outputs[i]) for i, (name, item) in enumerate(plans.items())}
@@ -229,6 +231,17 @@ class StreamSession:
         self._slab.scatter([self._lanes[name] for name in names], state)
         self._places.update((name, item.after) for name, item in plans.items())
         return results
+
+    def _gathered(self, names: Sequence[StreamName]) -> list[NDArray[Any]]:
+        """Copy the streams' state out; zeros for those that are new."""
+        known = [i for i, name in enumerate(names) if name in self._lanes]
+        part = self._slab.gather([self._lanes[names[i]] for i in known])
+        if len(known) == len(names):
+            return part
+        state = [np.zeros((len(names), *spec.shape), spec.dtype) for spec in self._contract.specs]
+        for whole, mine in zip(state, part, strict=True):
+            whole[known] = mine
+        return state
 
     def _calls(self, chunks: Sequence[Sequence[Any]]) -> Iterator[tuple[list[int], int]]:
         """Give the lanes of each run, and the number of their chunk: equally long ones go together."""
