@@ -49,7 +49,7 @@ def stream(new: pd.DataFrame, folder: Path) -> dict[str, list[np.ndarray]]:
     print(f"\nStreams that were restored: {', '.join(map(str, session.streams))}")
     found: dict[str, list[np.ndarray]] = {str(name): [] for name in session.streams}
     for time, hour in new.groupby("time"):
-        # One call for all meters; the step lacks a meter whose row did not come, or gives None.
+        # One call for all meters. A value that did not come is NaN; a meter may also be left out.
         results = session.step(
             {row.meter: {"time": time.to_datetime64(), "values": {"load": row.load}} for row in hour.itertuples()}
         )

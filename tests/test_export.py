@@ -216,6 +216,15 @@ def test_the_file_is_of_the_profile_that_old_runtimes_read(exported):
     assert not exported.proto.functions
 
 
+def test_argmax_reads_a_type_that_onnxruntime_1_16_has(exported):
+    import onnx
+
+    inferred = onnx.shape_inference.infer_shapes(exported.proto).graph
+    kinds = {entry.name: entry.type.tensor_type.elem_type for entry in [*inferred.value_info, *inferred.input]}
+    read = {kinds[node.input[0]] for node in inferred.node if node.op_type == "ArgMax"}
+    assert read <= {onnx.TensorProto.FLOAT, onnx.TensorProto.INT32}  # version 1.16.3 refuses int64
+
+
 def test_the_graph_has_no_control_flow(exported):
     assert {node.op_type for node in exported.proto.graph.node} & {"If", "Loop", "Scan", "SequenceMap"} == set()
 

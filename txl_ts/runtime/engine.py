@@ -89,7 +89,7 @@ def _warn_of_two_wheels() -> None:
         f"onnxruntime {both[0]} and onnxruntime-gpu {both[1]} are both installed and overwrite each other. "
         f"Keep one: {_ONE_WHEEL}",
         TxlWarning,
-        stacklevel=5,
+        stacklevel=4,
     )
 
 

@@ -112,7 +112,12 @@ def _column(given: Any, *, stream: object, channel: str) -> NDArray[np.float32]:
     if type(given) is float:  # the usual row, and the fastest way
         value = np.float32(given) if abs(given) <= _LARGEST else np.float32(math.nan)
         return np.array([value], np.float32)
-    array = np.asarray(given)
+    try:
+        array = np.asarray(given)
+    except ValueError as error:  # lists of unequal length
+        raise ShapeError(
+            f"stream {stream!r}: channel {channel!r} is no sequence of numbers: {error}. {UNUSED}"
+        ) from error
     if array.dtype == object and array.size and all(one is None or _is_number(one) for one in array.flat):
         array = array.astype(np.float64)
     expected = f"expected a number or a sequence of numbers: {given!r:.60}. {UNUSED}"

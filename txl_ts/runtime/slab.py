@@ -42,8 +42,7 @@ class Slab:
         return [self._free.pop() for _ in range(n)]
 
     def give_back(self, lane: int) -> None:
-        """Let another stream have a lane; its content is forgotten."""
-        self.clear(lane)
+        """Let another stream have a lane, whatever is in it."""
         self._free.append(lane)
 
     def clear(self, lane: int) -> None:
