@@ -269,7 +269,7 @@ def _decayed_sum(values: Tensor, decay: Tensor) -> Tensor:
 
 def _first_value(x: Tensor, present: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
     """Give each lane's first finite value (B, 1, C) and a flag that tells whether there was one (B, C)."""
-    first = present.to(torch.int64).argmax(dim=1, keepdim=True)  # the first of equal maxima
+    first = present.to(torch.int32).argmax(dim=1, keepdim=True)  # the first of equal maxima; int64 needs ORT > 1.16
     here = x.gather(1, first)
     seen = norm[..., 1:2].transpose(1, 2) > 0  # (B, 1, C)
     found = present.any(dim=1, keepdim=True)

@@ -16,8 +16,9 @@ from txl_ts import __version__
 from txl_ts.config import ModelConfig
 from txl_ts.errors import FileFormatError
 from txl_ts.estimators.fleet import Fleet
-from txl_ts.export import export_onnx
+from txl_ts.export import contract_of, export_onnx
 from txl_ts.frames import FrameStyle, parse_freq
+from txl_ts.live import LiveSession
 from txl_ts.model import TXLModel
 from txl_ts.state import to_arrays
 from txl_ts.store import Bundle, Expected, load, save
@@ -118,24 +119,30 @@ def export_state(path: str | PathLike[str], model: TXLForecaster) -> None:
 
 def export_graph(path: str | PathLike[str], model: TXLForecaster) -> dict[str, Any]:
     """Write the ONNX graph and its contract; see :meth:`TXLForecaster.export_onnx`."""
+    return export_onnx(model._model, path, about=_about(model))
+
+
+def _about(model: TXLForecaster) -> dict[str, Any]:
+    """What the graph's contract needs to know of the estimator."""
     freq, style = model._freq, model._style
-    return export_onnx(
-        model._model,
-        path,
-        about={
-            "model_type": "forecaster",
-            "model_digest": digest_of(model._model),
-            "freq": freq.text,
-            "time": {
-                "kind": "integer" if freq.kind == "integer" else "datetime",
-                "zone": style.zone,
-                "step_ns": freq.step if freq.kind == "fixed" else None,
-                "step": freq.step if freq.kind == "integer" else None,
-            },
-            "channels": [{"name": style.target_col, "unit": None}],
-            "trained": model.segment_len * model.config_.stride,
+    return {
+        "model_type": "forecaster",
+        "model_digest": digest_of(model._model),
+        "freq": freq.text,
+        "time": {
+            "kind": "integer" if freq.kind == "integer" else "datetime",
+            "zone": style.zone,
+            "step_ns": freq.step if freq.kind == "fixed" else None,
+            "step": freq.step if freq.kind == "integer" else None,
         },
-    )
+        "channels": [{"name": style.target_col, "unit": None}],
+        "trained": model.segment_len * model.config_.stride,
+    }
+
+
+def live_session(model: TXLForecaster) -> LiveSession:
+    """Open a torch session over the model; see :meth:`TXLForecaster.live`."""
+    return LiveSession(model._model, contract_of(model._model, about=_about(model)))
 
 
 def digest_of(model: TXLModel) -> str:

@@ -22,6 +22,7 @@ from txl_ts.estimators.fitting import Fitted, fit_panel
 from txl_ts.estimators.fleet import Fleet
 from txl_ts.estimators.sizes import resolve_season, resolve_sizes
 from txl_ts.frames import FrameStyle, Freq, Panel, id_frame, long_frame, read_long
+from txl_ts.live import LiveSession
 from txl_ts.model import TXLModel
 from txl_ts.training import History, LinearFit, TrainingSettings
 from txl_ts.walk import Pace
@@ -492,6 +493,18 @@ class TXLForecaster(BaseEstimator):
         """
         self._check_fitted()
         return files.export_graph(path, self)
+
+    def live(self) -> LiveSession:
+        """Open a torch session with the protocol of ``StreamSession``, without exporting anything; it starts empty.
+
+        ``live().restore(path)`` takes what :meth:`export_state` wrote.
+
+        Raises
+        ------
+        NotFittedError
+        """
+        self._check_fitted()
+        return files.live_session(self)
 
     # -- inside -----------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
@@ -18,6 +18,16 @@ _TYPES = {"float32": "tensor(float)", "int32": "tensor(int32)"}
 _ONE_WHEEL = (
     "pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnxruntime-gpu  (or onnxruntime, without a GPU)"
 )
+
+
+class Steps(Protocol):
+    """What a session drives: a contract, and arrays in, arrays out."""
+
+    contract: Contract
+
+    def run(self, feed: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        """Give ``y`` and the state tensors, in the contract's order, for ``x``, ``start`` and the state."""
+        ...
 
 
 class Engine:

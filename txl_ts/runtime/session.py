@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from txl_ts.errors import ParameterError, StateError
 from txl_ts.runtime.contract import Contract
-from txl_ts.runtime.engine import Engine
+from txl_ts.runtime.engine import Engine, Steps
 from txl_ts.runtime.files import StreamName, load_streams, save_streams
 from txl_ts.runtime.plan import Place, Plan, plan
 from txl_ts.runtime.result import StepResult
@@ -22,8 +22,8 @@ from txl_ts.runtime.rows import read_rows
 from txl_ts.runtime.slab import Slab
 from txl_ts.runtime.stamps import as_array
 
-# Lanes, and rows of all lanes, in one run of the graph. With 130 KiB of state per lane, a row costs 0.35 ms in runs of 64
-# lanes, 0.5 in runs of 512, and up to 3.5 when 5,000 go at once; in chunks of 512 rows, 28 µs in runs of 2,048 rows.
+# Lanes, and rows of all lanes, in one run of the graph. With 130 KiB of state per lane, a row costs 0.35 ms in runs of
+# 64 lanes, 0.5 in runs of 512, up to 3.5 when 5,000 go at once; in chunks of 512 rows, 28 µs in runs of 2,048 rows.
 _MOST_LANES, _MOST_ROWS = 64, 2048
 
 
@@ -66,8 +66,11 @@ class StreamSession:
         self, model: str | PathLike[str] | bytes, *, providers: str | Sequence[str] = "auto", threads: int = 1
     ) -> None:
         where, data = ("the graph", model) if isinstance(model, bytes) else _read(model)
-        self._engine = Engine(data, where=where, providers=providers, threads=threads)
-        self._contract = self._engine.contract
+        self._begin(Engine(data, where=where, providers=providers, threads=threads))
+
+    def _begin(self, engine: Steps) -> None:
+        """Start without streams. Whatever has a contract and runs arrays can be stepped: the torch twin does so."""
+        self._engine, self._contract = engine, engine.contract
         self._slab = Slab(self._contract.specs)
         self._lanes: dict[StreamName, int] = {}
         self._places: dict[StreamName, Place] = {}

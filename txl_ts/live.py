@@ -1,0 +1,43 @@
+"""The torch twin of the runtime's session: the same streams and protocol over the model itself, without a graph."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+
+from txl_ts.model import TXLModel
+from txl_ts.runtime import StreamSession, read_contract
+
+
+class LiveSession(StreamSession):
+    """Named streams through a torch model; see :class:`~txl_ts.runtime.StreamSession` for all it does.
+
+    Parameters
+    ----------
+    model : TXLModel
+        In evaluation mode; not changed.
+    contract : mapping
+        What ``export_onnx`` would write beside the graph of this model.
+    """
+
+    def __init__(self, model: TXLModel, contract: Mapping[str, Any]) -> None:
+        self._begin(_TorchSteps(model, contract))
+
+
+class _TorchSteps:
+    def __init__(self, model: TXLModel, contract: Mapping[str, Any]) -> None:
+        self.contract = read_contract(json.dumps(contract), where="the contract")
+        self._model = model
+
+    def run(self, feed: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        names = [spec.name for spec in self.contract.specs]
+        past = [torch.from_numpy(feed[name]) for name in self.contract.inputs]
+        with torch.inference_mode():
+            y, state = self._model(
+                torch.from_numpy(feed["x"]), dict(zip(names, past, strict=True)), torch.from_numpy(feed["start"])
+            )
+        return [y.numpy(), *(state[name].numpy() for name in names)]
