@@ -9,7 +9,7 @@ from os import PathLike
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["BENCHES", "run_ett", "run_m4", "run_speed"]
+__all__ = ["BENCHES", "run_ett", "run_m4", "run_speed", "run_step"]
 
 
 def run_ett(data: str | PathLike[str], out: str | PathLike[str] | None = None, **settings: Any) -> dict[str, Any]:
@@ -72,13 +72,35 @@ def run_speed(data: str | PathLike[str], out: str | PathLike[str] | None = None,
     return _run("speed", data, out, settings)
 
 
+def run_step(
+    data: str | PathLike[str] | None = None, out: str | PathLike[str] | None = None, **settings: Any
+) -> dict[str, Any]:
+    """Run the step table and write ``step.json`` and ``step.md``.
+
+    Parameters
+    ----------
+    data : path, optional
+        Not used.
+    out : path, optional
+        Folder for the results; nothing is written without it.
+    **settings
+        Passed to :func:`txl_ts.bench.step.run`.
+
+    Returns
+    -------
+    dict
+        The table, as :mod:`txl_ts.bench.report` describes it.
+    """
+    return _run("step", data, out, settings)
+
+
 BENCHES: Mapping[str, Callable[..., dict[str, Any]]] = MappingProxyType(
-    {"ett": run_ett, "m4": run_m4, "speed": run_speed}
+    {"ett": run_ett, "m4": run_m4, "speed": run_speed, "step": run_step}
 )
 
 
 def _run(
-    name: str, data: str | PathLike[str], out: str | PathLike[str] | None, settings: dict[str, Any]
+    name: str, data: str | PathLike[str] | None, out: str | PathLike[str] | None, settings: dict[str, Any]
 ) -> dict[str, Any]:
     table: dict[str, Any] = import_module(f"txl_ts.bench.{name}").run(data, **settings)
     if out is not None:

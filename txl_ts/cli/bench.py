@@ -23,6 +23,7 @@ def bench_program() -> typer.Typer:
     program.command("ett")(ett)
     program.command("m4")(m4)
     program.command("speed")(speed)
+    program.command("step")(step)
     return program
 
 
@@ -68,6 +69,14 @@ def speed(
     _run("speed", data, out, seeds=seeds, baselines_only=False, said=said, training_rows=not no_training_rows)
 
 
+def step(
+    out: Out = RESULTS,
+    seeds: Annotated[str, typer.Option(help="The first draws the weights.", metavar="N")] = "0",
+) -> None:
+    """Microseconds of one row through the exported graph."""
+    _run("step", None, out, seeds=seeds, baselines_only=False, said={"seeds": (seeds, "0")})
+
+
 def whole_numbers(name: str, text: str) -> tuple[int, ...]:
     """Read ``"96,192"``.
 
@@ -86,7 +95,7 @@ def whole_numbers(name: str, text: str) -> tuple[int, ...]:
 
 def _run(
     name: str,
-    data: Path,
+    data: Path | None,
     out: Path,
     *,
     seeds: str,
@@ -100,7 +109,7 @@ def _run(
     if out.exists() and not out.is_dir():
         raise ParameterError(f"--out {str(out)!r} is a file. Name a folder.")  # said now, not after hours of fits
     settings["seeds"] = whole_numbers("seeds", seeds)
-    words = [f"txl-ts bench {name} --data DIR"]
+    words = [f"txl-ts bench {name}" + (" --data DIR" if data else "")]
     for option, (value, default) in said.items():
         if value != default:
             words.append(f"--{option}" if value is True else f"--{option} {shlex.quote(value)}")

@@ -58,10 +58,9 @@ class StreamGraph(nn.Module):
         attention = layer.attention
         normed = layer.norm_attention(x)
         own = attention.project(normed)  # (B, T, 2, D)
-        past = ring.in_order(memory)  # (B, N, 2, D), oldest first
-        every = torch.cat([past, own], dim=1)  # (B, N + T, 2, D)
-        window = every[:, ring.window]  # (B, T, M + 1, 2, D)
-        key, value = window.unflatten(-1, (attention.n_heads, attention.d_head)).unbind(3)  # (B, T, M + 1, H, K)
+        every = torch.cat([ring.in_order(memory), own.transpose(1, 2)], dim=2)  # (B, 2, N + T, D), oldest first
+        window = every[:, :, ring.window]  # (B, 2, T, M + 1, D)
+        key, value = window.unflatten(-1, (attention.n_heads, attention.d_head)).unbind(1)  # (B, T, M + 1, H, K)
         scale = 1 / math.sqrt(attention.d_head)
         query = attention.query(normed).unflatten(-1, (attention.n_heads, attention.d_head)) * scale  # (B, T, H, K)
         by_head = key.transpose(2, 3)  # (B, T, H, M + 1, K)
@@ -92,18 +91,23 @@ class _Ring:
         self._source = torch.remainder(slot - phase - n_rows, self.n_slots).long()  # (B, N), among the last N rows
 
     def in_order(self, memory: Tensor) -> Tensor:
-        """Give the ring (B, 2, N, D) as rows (B, N, 2, D), oldest first; what is not valid is zero."""
-        index = self._order[:, None, :, None].expand(-1, 2, -1, memory.shape[-1])
-        return memory.gather(2, index).transpose(1, 2)
+        """Give the ring (B, 2, N, D), oldest row first."""
+        return _take(memory, self._order)
 
     def written(self, every: Tensor) -> Tensor:
-        """Give the ring (B, 2, N, D) after all rows (B, N + T, 2, D)."""
-        last = every[:, self.n_rows :].transpose(1, 2)  # (B, 2, N, D): the newest N rows
-        index = self._source[:, None, :, None].expand(-1, 2, -1, last.shape[-1])
-        return last.gather(2, index)
+        """Give the ring (B, 2, N, D) after all rows (B, 2, N + T, D)."""
+        return _take(every[:, :, self.n_rows :], self._source)  # of the newest N rows
 
     def count(self) -> Tensor:
         """Give the counters after the call."""
         valid = (self._count[:, 0] + self.n_rows).clamp(max=self.n_slots)
         phase = torch.remainder(self._count[:, 1] + self.n_rows, self.n_slots)
         return torch.stack([valid, phase], dim=1).to(torch.int32)
+
+
+def _take(rows: Tensor, index: Tensor) -> Tensor:
+    """Pick rows (B, 2, N, D) of each lane by (B, N): whole rows are copied, where a gather would copy numbers."""
+    n_lanes, n_kinds, n_rows, width = rows.shape
+    lane = torch.arange(n_lanes, device=rows.device)[:, None, None] * n_kinds
+    kind = torch.arange(n_kinds, device=rows.device)[None, :, None]
+    return rows.reshape(n_lanes * n_kinds * n_rows, width)[(lane + kind) * n_rows + index[:, None]]
