@@ -86,7 +86,7 @@ def table_lines(trials: Sequence[Any]) -> list[str]:
         ("  one pass, rows per second", lambda trial: f"{trial.pass_rate_hz:,.0f}"),
         ("  largest difference, in deviations", lambda trial: f"{trial.difference:.1e}"),
         ("  exported graph, rows per second", graph("graph_rate_hz", ",.0f")),
-        ("  largest difference, in deviations", graph("graph_difference", ".1e")),
+        ("  its largest difference, in deviations", graph("graph_difference", ".1e")),
         ("state of a stream, KiB", lambda trial: f"{trial.model.params_['state_nbytes'] / 1024:.1f}"),
         ("reach of the memory, h", lambda trial: f"{trial.model.params_['reach'] * trial.stream.step_min / 60:.1f}"),
         (
