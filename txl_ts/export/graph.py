@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from txl_ts.backbone import Layer
-from txl_ts.model import TXLModel
+from txl_ts.model import TXLModel, restarted
 
 
 class StreamGraph(nn.Module):
@@ -39,10 +39,8 @@ class StreamGraph(nn.Module):
         self, x: Tensor, start: Tensor, mem: Tensor, count: Tensor, norm: Tensor, rows: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Give y (B, T, h, C, Q) and the four state tensors, moved on; see the contract in ``docs/onnx.md``."""
-        fresh = start > 0  # (B, 1)
-        count = torch.where(fresh, torch.zeros_like(count), count)
-        norm = torch.where(fresh[:, :, None], torch.zeros_like(norm), norm)
-        rows = torch.where(fresh[:, :, None, None], torch.zeros_like(rows), rows)
+        small = restarted({"count": count, "norm": norm, "rows": rows}, start)
+        count, norm, rows = small["count"], small["norm"], small["rows"]
         picked = torch.arange(x.shape[1], device=x.device)
         front, norm, rows = self.model.front(x, norm, rows, picked)
         h, kept = front.tokens, []
@@ -52,7 +50,7 @@ class StreamGraph(nn.Module):
             kept.append(memory)
         hidden = self.model.backbone.norm(h)
         y = front.scale.restore(self.model.head(hidden, self.model.linear_path(front.lookback)))
-        return y, torch.stack(kept, dim=1), ring.count(), norm, rows
+        return y, torch.stack(kept, dim=1), self.model.memory.advance(count, n_rows=x.shape[1]), norm, rows
 
     def _layer(self, layer: Layer, x: Tensor, memory: Tensor, ring: _Ring, position: Tensor) -> tuple[Tensor, Tensor]:
         attention = layer.attention
@@ -78,7 +76,7 @@ class _Ring:
     """Where rows lie in the ring, for one call: shared by all layers."""
 
     def __init__(self, stride: int, mem_len: int, count: Tensor, *, n_rows: int) -> None:
-        self.n_slots, self.n_rows, self._count = stride * (mem_len + 1), n_rows, count
+        self.n_slots, self.n_rows = stride * (mem_len + 1), n_rows
         device = count.device
         slot = torch.arange(self.n_slots, dtype=torch.int32, device=device)
         valid, phase = count[:, :1], count[:, 1:]
@@ -97,12 +95,6 @@ class _Ring:
     def written(self, every: Tensor) -> Tensor:
         """Give the ring (B, 2, N, D) after all rows (B, 2, N + T, D)."""
         return _take(every[:, :, self.n_rows :], self._source)  # of the newest N rows
-
-    def count(self) -> Tensor:
-        """Give the counters after the call."""
-        valid = (self._count[:, 0] + self.n_rows).clamp(max=self.n_slots)
-        phase = torch.remainder(self._count[:, 1] + self.n_rows, self.n_slots)
-        return torch.stack([valid, phase], dim=1).to(torch.int32)
 
 
 def _take(rows: Tensor, index: Tensor) -> Tensor:
