@@ -489,7 +489,7 @@ class TXLForecaster(BaseEstimator):
 
         Raises
         ------
-        NotFittedError, MissingExtraError, ExportError
+        NotFittedError, MissingExtraError, ExportError, SaveError
         """
         self._check_fitted()
         return files.export_graph(path, self)

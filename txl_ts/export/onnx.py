@@ -24,6 +24,7 @@ from txl_ts.errors import ExportError, FileFormatError, MissingExtraError, SaveE
 from txl_ts.export.graph import StreamGraph
 from txl_ts.model import TXLModel
 from txl_ts.state import to_arrays
+from txl_ts.store.atomic import replacing
 
 SCHEMA = "1.0.0"
 OPSET, IR = 18, 8
@@ -58,6 +59,8 @@ def export_onnx(model: TXLModel, path: str | PathLike[str], *, about: Mapping[st
         Without onnx, onnxscript or onnxruntime.
     ExportError
         If the graph is not what the contract says, or its numbers are not the model's. Nothing is written then.
+    SaveError
+        If a file cannot be written.
     """
     onnx = _onnx()
     path = Path(path)
@@ -254,6 +257,10 @@ def _distance(wanted: np.ndarray[Any, Any], found: np.ndarray[Any, Any]) -> floa
 
 
 def _replace(path: Path, data: bytes) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    partial.write_bytes(data)
-    os.replace(partial, path)
+    try:
+        with replacing(os.fspath(path)) as file:
+            file.write(data)
+    except OSError as error:
+        raise SaveError(
+            f"could not write {str(path)!r}: {error}. Make room or another folder, and export again."
+        ) from error
