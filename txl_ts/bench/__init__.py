@@ -9,7 +9,29 @@ from os import PathLike
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["BENCHES", "run_ett", "run_m4", "run_speed", "run_step"]
+__all__ = ["BENCHES", "run_clients", "run_ett", "run_m4", "run_speed", "run_step"]
+
+
+def run_clients(
+    data: str | PathLike[str] | None = None, out: str | PathLike[str] | None = None, **settings: Any
+) -> dict[str, Any]:
+    """Run the table of foreign clients and write ``clients.json`` and ``clients.md``.
+
+    Parameters
+    ----------
+    data : path, optional
+        Not used.
+    out : path, optional
+        Folder for the results; nothing is written without it.
+    **settings
+        Passed to :func:`txl_ts.bench.clients.run`.
+
+    Returns
+    -------
+    dict
+        The table, as :mod:`txl_ts.bench.report` describes it.
+    """
+    return _run("clients", data, out, settings)
 
 
 def run_ett(data: str | PathLike[str], out: str | PathLike[str] | None = None, **settings: Any) -> dict[str, Any]:
@@ -95,7 +117,7 @@ def run_step(
 
 
 BENCHES: Mapping[str, Callable[..., dict[str, Any]]] = MappingProxyType(
-    {"ett": run_ett, "m4": run_m4, "speed": run_speed, "step": run_step}
+    {"clients": run_clients, "ett": run_ett, "m4": run_m4, "speed": run_speed, "step": run_step}
 )
 
 

@@ -20,11 +20,30 @@ RESULTS = Path("benchmarks/results")
 def bench_program() -> typer.Typer:
     """Make the sub-commands of ``txl-ts bench``, one per bench."""
     program = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Rebuild a table of benchmarks/results.")
+    program.command("clients")(clients)
     program.command("ett")(ett)
     program.command("m4")(m4)
     program.command("speed")(speed)
     program.command("step")(step)
     return program
+
+
+def clients(
+    out: Out = RESULTS,
+    seeds: Annotated[str, typer.Option(help="The first draws the rows.", metavar="N")] = "0",
+    environments: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where the clients' environments are made and found again. Default: thrown away.", metavar="DIR"
+        ),
+    ] = None,
+    examples: Annotated[Path, typer.Option(help="The clients' sources.", metavar="DIR")] = Path("examples/clients"),
+) -> None:
+    """Clients in other runtimes and languages: how far they are from torch."""
+    said = {"seeds": (seeds, "0")}
+    _run(
+        "clients", None, out, seeds=seeds, baselines_only=False, said=said, environments=environments, examples=examples
+    )
 
 
 def ett(

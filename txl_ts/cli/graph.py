@@ -30,6 +30,23 @@ def run_export(model: Path, out: Path | None) -> None:
     )
 
 
+def run_export_triton(model: Path, repository: Path) -> None:
+    """Write a model repository for Triton that holds a saved forecaster under its file's name.
+
+    Parameters
+    ----------
+    model : Path
+        What ``TXLForecaster.save`` wrote.
+    repository : Path
+        The folder; other models in it are left alone.
+    """
+    from txl_ts.estimators.forecaster import TXLForecaster
+
+    contract = TXLForecaster.load(model).export_triton(repository, name=model.stem)
+    print("\n".join(contract_lines(contract)))
+    print(f"\nWritten: {repository / model.stem}. Serve it with tritonserver --model-repository={repository}")
+
+
 def run_inspect(path: Path) -> None:
     """Print what a model, state, graph or contract is.
 

@@ -7,6 +7,7 @@ import typer
 
 from txl_ts import __version__
 from txl_ts.cli.bench import bench_program
+from txl_ts.errors import ParameterError
 
 # Plain text everywhere: the same help in a terminal, a pipe and a log.
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -49,14 +50,22 @@ def demo(
 def export(
     model: Annotated[Path, typer.Argument(help="A saved forecaster, such as demand.txl.", exists=True)],
     out: Annotated[Path | None, typer.Option(help="The graph to write. Default: beside the model.")] = None,
+    triton: Annotated[
+        Path | None, typer.Option(help="Write a model repository for Triton instead.", metavar="DIR")
+    ] = None,
 ) -> None:
     """Write a saved forecaster as one stateful ONNX graph.
 
     Its contract and its fitted memories go beside it.
     """
-    from txl_ts.cli.graph import run_export
+    from txl_ts.cli.graph import run_export, run_export_triton
 
-    run_export(model, out)
+    if triton is None:
+        run_export(model, out)
+    elif out is None:
+        run_export_triton(model, triton)
+    else:
+        raise ParameterError("--out and --triton name two places. Give one of them, and call twice for both.")
 
 
 @app.command()

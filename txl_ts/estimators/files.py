@@ -17,6 +17,7 @@ from txl_ts.config import ModelConfig
 from txl_ts.errors import FileFormatError
 from txl_ts.estimators.fleet import Fleet
 from txl_ts.export import contract_of, export_onnx
+from txl_ts.export.triton import export_triton
 from txl_ts.frames import FrameStyle, parse_freq
 from txl_ts.live import LiveSession
 from txl_ts.model import TXLModel
@@ -120,6 +121,11 @@ def export_state(path: str | PathLike[str], model: TXLForecaster) -> None:
 def export_graph(path: str | PathLike[str], model: TXLForecaster) -> dict[str, Any]:
     """Write the ONNX graph and its contract; see :meth:`TXLForecaster.export_onnx`."""
     return export_onnx(model._model, path, about=_about(model))
+
+
+def export_repository(folder: str | PathLike[str], model: TXLForecaster, **settings: Any) -> dict[str, Any]:
+    """Write a model repository for Triton; see :meth:`TXLForecaster.export_triton`."""
+    return export_triton(model._model, folder, about=_about(model), **settings)
 
 
 def _about(model: TXLForecaster) -> dict[str, Any]:

@@ -494,6 +494,43 @@ class TXLForecaster(BaseEstimator):
         self._check_fitted()
         return files.export_graph(path, self)
 
+    def export_triton(
+        self,
+        folder: str | PathLike[str],
+        *,
+        name: str = "forecaster",
+        n_streams: int = 1024,
+        n_lanes: int = 64,
+        idle_min: float = 60.0,
+    ) -> dict[str, Any]:
+        """Write the graph into a model repository of Triton, which then keeps the memories of all streams.
+
+        Parameters
+        ----------
+        folder : path
+            The repository; made if it is not there. It gets ``<name>/config.pbtxt`` and ``<name>/1/model.onnx``.
+        name : str
+            Under which clients ask for the model.
+        n_streams : int
+            Streams that are alive at once; each costs ``state_nbytes`` of the contract, in the server.
+        n_lanes : int
+            Most streams in one call of the graph.
+        idle_min : float
+            Minutes without a row after which the server forgets a stream.
+
+        Returns
+        -------
+        dict
+            The contract, as :meth:`export_onnx` gives it.
+
+        Raises
+        ------
+        NotFittedError, ParameterError, MissingExtraError, ExportError, SaveError
+        """
+        self._check_fitted()
+        settings = {"name": name, "n_streams": n_streams, "n_lanes": n_lanes, "idle_min": idle_min}
+        return files.export_repository(folder, self, **settings)
+
     def live(self) -> LiveSession:
         """Open a torch session with the protocol of ``StreamSession``, without exporting anything; it starts empty.
 

@@ -28,4 +28,6 @@ class LinearPath(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         """Map windows (B, n, C, lookback), in deviations, to forecasts (B, n, h, C), in deviations."""
+        if not self.lookback:  # a product over no rows: OpenVINO reads the empty weights as a scalar, and refuses
+            return self.bias[:, None].expand(*z.shape[:2], -1, z.shape[2])
         return F.linear(z, self.weight, self.bias).transpose(2, 3)

@@ -3,12 +3,13 @@
 //   node client.mjs demand.onnx calls.json > forecasts.json
 //
 // calls.json: [{"start": [1, 1], "x": [[[3.1]], [[null]]]}, …] — one entry per call; x is lanes × rows × channels in raw
-// units, null is a missing value; start is 1 for a lane that begins (anew), else 0, and may be left out.
+// units, null is a missing value; start is 1 for a lane that begins (anew), else 0, and may be left out. Each further
+// calls.json is a stream of its own, and one line of JSON is printed per stream.
 import { readFileSync } from "node:fs";
 import ort from "onnxruntime-node";
 
-const [modelPath, callsPath] = process.argv.slice(2);
-if (!callsPath) throw new Error("usage: node client.mjs MODEL.onnx CALLS.json");
+const [modelPath, ...streams] = process.argv.slice(2);
+if (!streams.length) throw new Error("usage: node client.mjs MODEL.onnx CALLS.json");
 
 const contract = JSON.parse(readFileSync(modelPath.replace(/\.onnx$/, ".contract.json"), "utf8"));
 if (contract.schema.split(".")[0] !== "1") {
@@ -32,20 +33,25 @@ const session = await ort.InferenceSession.create(modelPath, {
   interOpNumThreads: 1,
 });
 
-const forecasts = [];
-let past = null;
-for (const { x, start } of JSON.parse(readFileSync(callsPath, "utf8"))) {
-  const [nLanes, nRows, nChannels] = [x.length, x[0].length, x[0][0].length];
-  past ??= Object.fromEntries(contract.states.map((state) => [state.in, zeros(state, nLanes)]));
-  const values = Float32Array.from(x.flat(2), (v) => v ?? NaN);
-  const given = await session.run({
-    x: new ort.Tensor("float32", values, [nLanes, nRows, nChannels]),
-    start: new ort.Tensor("int32", Int32Array.from(start ?? new Array(nLanes).fill(0)), [nLanes, 1]),
-    ...past,
-  });
-  past = Object.fromEntries(contract.states.map((state) => [state.in, given[state.out]]));
-  forecasts.push(plain(given.y));
+async function runStream(calls) {
+  const forecasts = [];
+  let past = null;
+  for (const { x, start } of calls) {
+    const [nLanes, nRows, nChannels] = [x.length, x[0].length, x[0][0].length];
+    past ??= Object.fromEntries(contract.states.map((state) => [state.in, zeros(state, nLanes)]));
+    const values = Float32Array.from(x.flat(2), (v) => v ?? NaN);
+    const given = await session.run({
+      x: new ort.Tensor("float32", values, [nLanes, nRows, nChannels]),
+      start: new ort.Tensor("int32", Int32Array.from(start ?? new Array(nLanes).fill(0)), [nLanes, 1]),
+      ...past,
+    });
+    past = Object.fromEntries(contract.states.map((state) => [state.in, given[state.out]]));
+    forecasts.push(plain(given.y));
+  }
+  const state = Object.fromEntries(Object.entries(past ?? {}).map(([name, tensor]) => [name, plain(tensor)]));
+  return { quantiles: contract.quantiles, forecasts, state };
 }
 
-const state = Object.fromEntries(Object.entries(past ?? {}).map(([name, tensor]) => [name, plain(tensor)]));
-process.stdout.write(JSON.stringify({ quantiles: contract.quantiles, forecasts, state }));
+for (const stream of streams) {
+  process.stdout.write(JSON.stringify(await runStream(JSON.parse(readFileSync(stream, "utf8")))) + "\n");
+}
