@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from txl_ts.checks import check_session
 from txl_ts.errors import (
     ColumnError,
     FileFormatError,
@@ -98,6 +99,12 @@ def kept(session, tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------------------- numbers
+
+
+@pytest.mark.parametrize("promise", [str(check) for check in check_session(StreamSession, protocol="streams")])
+def test_a_session_keeps_every_promise_of_the_protocol(graph, promise):
+    checks = {str(check): check for check in check_session(lambda: StreamSession(graph), protocol="streams")}
+    checks[promise]()
 
 
 @pytest.mark.parametrize("n_streams", [1, 3])

@@ -23,6 +23,7 @@ from txl_ts.checks.head import check_head
 from txl_ts.checks.memory import MemoryPolicy, check_memory
 from txl_ts.checks.normaliser import Normaliser, check_normaliser
 from txl_ts.checks.session import Session, check_session
+from txl_ts.checks.streams import StreamingSession
 from txl_ts.checks.verdict import Check, CheckFailed
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "MemoryPolicy",
     "Normaliser",
     "Session",
+    "StreamingSession",
     "check_embedding",
     "check_head",
     "check_memory",

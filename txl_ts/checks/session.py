@@ -1,15 +1,17 @@
-"""What every session must hold."""
+"""What every session must hold: rows and state in, outputs and state out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from txl_ts.checks.verdict import BAD_VALUES, Check, named, require
+from txl_ts.checks.streams import STREAM_CHECKS, StreamBench
+from txl_ts.checks.verdict import BAD_VALUES, Check, named, require, require_close, require_equal
+from txl_ts.errors import ParameterError
 from txl_ts.state import TensorSpec, from_arrays, reset, select, to_arrays
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -29,23 +31,40 @@ class Session(Protocol):
 
 
 def check_session(
-    session_factory: Callable[[], Session], *, n_channels: int = 1, tolerance: float = 1e-5
+    session_factory: Callable[[], Any],
+    *,
+    protocol: Literal["state", "streams"] = "state",
+    n_channels: int = 1,
+    tolerance: float = 1e-5,
 ) -> list[Check]:
-    """List the checks of a session: anything with ``init_state(n_lanes)`` and ``step(x, state, start)``.
+    """List the checks of a session.
 
     Parameters
     ----------
     session_factory : callable
-        Gives a session; every one must give the same numbers.
+        Gives a session; every one must give the same numbers. It is called when a check runs.
+    protocol : {"state", "streams"}
+        What the session speaks: ``"state"`` is ``init_state(n_lanes)`` and ``step(x, state, start)``, as in
+        :class:`Session`; ``"streams"`` are named streams with ``step({name: rows})``, ``reset``, ``close``, ``copy``,
+        ``snapshot`` and ``restore``, as in :class:`StreamingSession`.
     n_channels : int
-        Channels of its rows.
+        Channels of the rows of ``"state"``; streams know theirs by the contract.
     tolerance : float
         Largest difference over largest size that is allowed where lanes or chunks are grouped otherwise.
 
     Returns
     -------
     list of Check
+
+    Raises
+    ------
+    ParameterError
+        If the protocol is another.
     """
+    if protocol == "streams":
+        return named("streams", StreamBench(session_factory, tolerance), STREAM_CHECKS)
+    if protocol != "state":
+        raise ParameterError(f"protocol={protocol!r}, expected 'state' or 'streams'.")
     return named("session", partial(_Bench, session_factory, n_channels, tolerance), _SESSION_CHECKS)
 
 
@@ -73,14 +92,7 @@ class _Bench:
         return np.concatenate(out, axis=1), state
 
     def require_close(self, found: NDArray[Any], expected: NDArray[Any], sentence: str) -> None:
-        same = found.shape == expected.shape and np.array_equal(np.isnan(found), np.isnan(expected))
-        require(same, f"{sentence} Shapes are {found.shape} and {expected.shape}.")
-        size = max(float(np.nan_to_num(np.abs(expected)).max(initial=0)), 1e-30)
-        gap = float(np.nan_to_num(np.abs(found.astype(float) - expected)).max(initial=0)) / size
-        require(gap <= self.tolerance, f"{sentence} They differ by {gap:.1e}, allowed are {self.tolerance:.0e}.")
-
-    def require_equal(self, found: NDArray[Any], expected: NDArray[Any], sentence: str) -> None:
-        require(np.array_equal(found, expected, equal_nan=True), sentence)
+        require_close(found, expected, sentence, tolerance=self.tolerance)
 
 
 def _every_row_has_an_output_and_the_state_keeps_its_form(make: Callable[[], _Bench]) -> None:
@@ -112,7 +124,7 @@ def _later_rows_change_no_earlier_output(make: Callable[[], _Bench]) -> None:
             x = bench.rows()
             x[:, row:] = value
             after, _ = bench.run(x)
-            bench.require_equal(after[:, :row], before[:, :row], f"{value} in row {row} changed an earlier output.")
+            require_equal(after[:, :row], before[:, :row], f"{value} in row {row} changed an earlier output.")
 
 
 def _lanes_alone_equal_lanes_together(make: Callable[[], _Bench]) -> None:
@@ -133,10 +145,10 @@ def _one_bad_lane_leaves_the_others_bit_equal(make: Callable[[], _Bench]) -> Non
         x = bench.rows()
         x[2, 20:] = value
         after, other = bench.run(x, [25, 25])
-        bench.require_equal(after[[0, 1, 3]], before[[0, 1, 3]], f"{value} in lane 2 changed another lane's output.")
+        require_equal(after[[0, 1, 3]], before[[0, 1, 3]], f"{value} in lane 2 changed another lane's output.")
         for name in state:
             kept = other[name][[0, 1, 3]], state[name][[0, 1, 3]]
-            bench.require_equal(*kept, f"{value} in lane 2 changed state {name!r} of another lane.")
+            require_equal(*kept, f"{value} in lane 2 changed state {name!r} of another lane.")
 
 
 def _no_value_makes_the_state_non_finite(make: Callable[[], _Bench]) -> None:
@@ -157,11 +169,11 @@ def _a_started_lane_is_a_fresh_lane(make: Callable[[], _Bench]) -> None:
     plain, fresh = bench.run(x, state=state)[0], bench.run(x)[0]
     flags = np.array([[0], [1], [0], [1]], dtype=np.int32)
     y, after = bench.session.step(x, state, flags)
-    bench.require_equal(y[[1, 3]], fresh[[1, 3]], "A lane with a start flag must equal a fresh one.")
-    bench.require_equal(y[[0, 2]], plain[[0, 2]], "A start flag must leave the other lanes bit for bit.")
+    require_equal(y[[1, 3]], fresh[[1, 3]], "A lane with a start flag must equal a fresh one.")
+    require_equal(y[[0, 2]], plain[[0, 2]], "A start flag must leave the other lanes bit for bit.")
     again = bench.rows(seed=2)
     onwards, fresh = bench.run(again, state=after)[0], bench.run(np.concatenate([x, again], axis=1), [50, 50])[0]
-    bench.require_equal(onwards[[1, 3]], fresh[[1, 3], 50:], "A started lane must stay equal to a fresh one.")
+    require_equal(onwards[[1, 3]], fresh[[1, 3], 50:], "A started lane must stay equal to a fresh one.")
 
 
 def _a_reset_lane_is_a_fresh_lane(make: Callable[[], _Bench]) -> None:
@@ -170,8 +182,8 @@ def _a_reset_lane_is_a_fresh_lane(make: Callable[[], _Bench]) -> None:
     x = bench.rows(seed=1)
     plain, fresh = bench.run(x, state=state)[0], bench.run(x)[0]
     y, _ = bench.run(x, state=reset(state, np.array([1, 3])))
-    bench.require_equal(y[[1, 3]], fresh[[1, 3]], "A lane whose state was reset must equal a fresh one.")
-    bench.require_equal(y[[0, 2]], plain[[0, 2]], "Resetting lanes must leave the others bit for bit.")
+    require_equal(y[[1, 3]], fresh[[1, 3]], "A lane whose state was reset must equal a fresh one.")
+    require_equal(y[[0, 2]], plain[[0, 2]], "Resetting lanes must leave the others bit for bit.")
 
 
 def _a_restored_stream_goes_on_bit_equal(make: Callable[[], _Bench]) -> None:
@@ -188,9 +200,9 @@ def _a_restored_stream_goes_on_bit_equal(make: Callable[[], _Bench]) -> None:
         }
         other = make()
         resumed, resumed_after = other.run(x[:, row:], [7] * 5 + [25 - row], from_arrays(arrays, specs))
-        bench.require_equal(resumed, y, f"Saved and restored after {row} rows, a stream must go on bit-equal.")
+        require_equal(resumed, y, f"Saved and restored after {row} rows, a stream must go on bit-equal.")
         for name in after:
-            bench.require_equal(resumed_after[name], after[name], f"A restored state {name!r} must be bit-equal.")
+            require_equal(resumed_after[name], after[name], f"A restored state {name!r} must be bit-equal.")
 
 
 def _a_call_repeats_and_keeps_nothing_outside_the_state(make: Callable[[], _Bench]) -> None:
@@ -199,7 +211,7 @@ def _a_call_repeats_and_keeps_nothing_outside_the_state(make: Callable[[], _Benc
     x = bench.rows(seed=1)
     first, _ = bench.run(x, state=state)
     bench.run(bench.rows(seed=2))  # other streams in between
-    bench.require_equal(bench.run(x, state=state)[0], first, "The same call must give the same outputs again.")
+    require_equal(bench.run(x, state=state)[0], first, "The same call must give the same outputs again.")
 
 
 def _session_inputs_stay_untouched(make: Callable[[], _Bench]) -> None:
@@ -210,7 +222,7 @@ def _session_inputs_stay_untouched(make: Callable[[], _Bench]) -> None:
     before = {name: array.copy() for name, array in inputs.items()}
     bench.session.step(x, state, flags)
     for name, array in inputs.items():
-        bench.require_equal(array, before[name], f"{name!r} was changed in place.")
+        require_equal(array, before[name], f"{name!r} was changed in place.")
 
 
 def _lanes_may_join_and_leave(make: Callable[[], _Bench]) -> None:

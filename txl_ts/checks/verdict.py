@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from txl_ts.errors import TxlError
@@ -56,6 +57,20 @@ def require(holds: bool | Tensor | np.bool_, sentence: str) -> None:
     """Fail with this sentence unless it holds."""
     if not bool(holds):
         raise CheckFailed(sentence)
+
+
+def require_equal(found: NDArray[Any], expected: NDArray[Any], sentence: str) -> None:
+    """Fail with this sentence unless two arrays are equal, NaN at the same places."""
+    require(np.array_equal(found, expected, equal_nan=found.dtype.kind == "f"), sentence)
+
+
+def require_close(found: NDArray[Any], expected: NDArray[Any], sentence: str, *, tolerance: float) -> None:
+    """Fail unless the largest difference is at most ``tolerance`` of the largest size, NaN at the same places."""
+    same = found.shape == expected.shape and np.array_equal(np.isnan(found), np.isnan(expected))
+    require(same, f"{sentence} Shapes are {found.shape} and {expected.shape}, or NaN stand at other places.")
+    size = max(float(np.nan_to_num(np.abs(expected)).max(initial=0)), 1e-30)
+    gap = float(np.nan_to_num(np.abs(found.astype(float) - expected)).max(initial=0)) / size
+    require(gap <= tolerance, f"{sentence} They differ by {gap:.1e}, allowed are {tolerance:.0e}.")
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
