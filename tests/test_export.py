@@ -311,6 +311,31 @@ def test_the_contract_counts_the_bytes_of_a_lane(exported):
 # --------------------------------------------------------------------------------------------------------------- parity
 
 
+@pytest.mark.parametrize("changes", [{}, {"mem_len": 0}, {"n_channels": 2, "stride": 5}], ids=str)
+def test_the_drawn_states_of_the_parity_are_ones_that_streams_have_and_no_two_lanes_are_alike(changes):
+    from txl_ts.export.onnx import _drawn_state
+
+    model = make_model(**changes)
+    turn = model.config.stride * (model.config.mem_len + 1)
+    state = {name: t.numpy() for name, t in _drawn_state(model, np.random.default_rng(0), 7).items()}
+    for spec in model.state_specs():
+        array = state[spec.name]
+        assert (array.shape[1:], array.dtype) == (spec.shape, np.dtype(spec.dtype))
+        assert np.isfinite(array).all()
+        if spec.dtype == "float32":
+            assert len(np.unique(array.reshape(7, -1), axis=0)) == 7
+    valid, phase = state["count"].T
+    assert valid.max() == turn  # saturated, and one that is about to be
+    assert {turn - 1, turn} <= set(valid.tolist())
+    assert {turn - 1, 0} <= set(phase.tolist())  # about to wrap, and just wrapped
+
+
+def test_the_parity_is_measured_from_empty_and_from_drawn_states(exported):
+    parity = exported.contract["parity"]
+    assert parity["states"] == ["empty", "drawn"]
+    assert parity["rows"] >= 256 * len(parity["states"])
+
+
 @pytest.mark.parametrize("n_lanes", [1, 3, 64])
 def test_the_file_gives_the_models_numbers_in_any_split_into_calls(exported, n_lanes):
     x = walk(n_lanes, 1000)

@@ -223,7 +223,10 @@ def _lint(onnx: Any, proto: Any, model: TXLModel) -> dict[str, Any]:
 
 
 def _parity(proto: Any, model: TXLModel) -> dict[str, Any]:
-    """Chain calls of 1 to 300 rows through torch and the graph, from distinct states, with gaps and a restart."""
+    """Chain calls of 1 to 300 rows through torch and the graph, with gaps and a restart: from empty states and others.
+
+    Two states that were swapped, or one that stands for another, look alike while all of them are empty.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -231,22 +234,47 @@ def _parity(proto: Any, model: TXLModel) -> dict[str, Any]:
     session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     rng = np.random.default_rng(0)
     n_lanes, worst, n_rows = 5, 0.0, 0  # not the number of lanes that was exported with
-    state = model.init_state(n_lanes)
-    arrays = to_arrays({name: t.numpy() for name, t in state.items()})
-    for call, length in enumerate((1, 2, 7, 64, 300, 1, 5)):
-        x = rng.normal(size=(n_lanes, length, model.config.n_channels)).cumsum(1).astype(np.float32)
-        x[rng.random(x.shape) < 0.1] = np.nan
-        start = np.array([[call == 0 or (call == 4 and lane == 1)] for lane in range(n_lanes)], np.int32)
-        with torch.inference_mode():
-            y, state = model(torch.from_numpy(x), state, torch.from_numpy(start))
-        got, *present = session.run(None, {"x": x, "start": start, **arrays})
-        arrays = dict(zip(arrays, present, strict=True))
-        for wanted, found in ((y, got), *zip(state.values(), present, strict=True)):
-            worst = max(worst, _distance(wanted.numpy(), found))
-        n_rows += length
+    starts = {"empty": model.init_state(n_lanes), "drawn": _drawn_state(model, rng, n_lanes)}
+    for state in starts.values():
+        arrays = to_arrays({name: t.numpy() for name, t in state.items()})
+        for call, length in enumerate((1, 2, 7, 64, 300, 1, 5)):
+            x = _drawn_rows(rng, n_lanes, length, model.config.n_channels)
+            start = np.array([[call == 4 and lane == 1] for lane in range(n_lanes)], np.int32)
+            with torch.inference_mode():
+                y, state = model(torch.from_numpy(x), state, torch.from_numpy(start))
+            got, *present = session.run(None, {"x": x, "start": start, **arrays})
+            arrays = dict(zip(arrays, present, strict=True))
+            for wanted, found in ((y, got), *zip(state.values(), present, strict=True)):
+                worst = max(worst, _distance(wanted.numpy(), found))
+            n_rows += length
     if not worst <= TOLERANCE:
         raise ExportError(f"the graph and the model differ by {worst:.1e} of the largest value. Report this.")
-    return {"max_relative": worst, "rows": n_rows, "lanes": n_lanes}
+    return {"max_relative": worst, "rows": n_rows, "lanes": n_lanes, "states": list(starts)}
+
+
+def _drawn_rows(rng: np.random.Generator, n_lanes: int, n_rows: int, n_channels: int) -> np.ndarray[Any, Any]:
+    """Draw random walks, a tenth missing."""
+    x = rng.normal(size=(n_lanes, n_rows, n_channels)).cumsum(1).astype(np.float32)
+    x[rng.random(x.shape) < 0.1] = np.nan
+    return x
+
+
+def _drawn_state(model: TXLModel, rng: np.random.Generator, n_lanes: int) -> dict[str, Tensor]:
+    """Draw a state that no two lanes share, whatever its layout: rows are walked, then all memory is noise.
+
+    The ages lie where counters saturate and wrap: with the next row, with this one, a turn of the ring later, in
+    between, and hardly begun.
+    """
+    turn = model.config.stride * (model.config.mem_len + 1)
+    ages = np.resize([turn - 1, turn, 2 * turn - 1, turn + turn // 2, 3], n_lanes)
+    state, edges = model.init_state(n_lanes), [0, *sorted({int(age) for age in ages})]
+    for younger, older in zip(edges[-2::-1], edges[:0:-1], strict=True):  # lanes begin at their ages, oldest first
+        x = torch.from_numpy(_drawn_rows(rng, n_lanes, older - younger, model.config.n_channels))
+        start = torch.from_numpy((ages[:, None] == older).astype(np.int32))
+        with torch.inference_mode():
+            _, state = model(x, state, start, last_only=True)
+    noise = {name: rng.normal(size=t.shape).astype(np.float32) for name, t in state.items() if name.startswith("mem")}
+    return state | {name: torch.from_numpy(array) for name, array in noise.items()}
 
 
 def _distance(wanted: np.ndarray[Any, Any], found: np.ndarray[Any, Any]) -> float:
