@@ -1,18 +1,16 @@
 // Step an exported model in Node, with its memories fed back.
 //
-//   node client.mjs demand.onnx calls.json [before.json] > forecasts.json
+//   node client.mjs demand.onnx calls.json > forecasts.json
 //
 // calls.json: [{"start": [1, 1], "x": [[[3.1]], [[null]]]}, …] — one entry per call; x is lanes × rows × channels in raw
-// units, null is a missing value; start is 1 for a lane that begins (anew), else 0, and may be left out. before.json is
-// what an earlier run printed: its memories go on; without it, every lane begins.
+// units, null is a missing value; start is 1 for a lane that begins (anew), else 0, and may be left out.
 import { readFileSync } from "node:fs";
 import ort from "onnxruntime-node";
 
-const [modelPath, callsPath, beforePath] = process.argv.slice(2);
-if (!callsPath) throw new Error("usage: node client.mjs MODEL.onnx CALLS.json [BEFORE.json]");
+const [modelPath, callsPath] = process.argv.slice(2);
+if (!callsPath) throw new Error("usage: node client.mjs MODEL.onnx CALLS.json");
 
-const read = (path) => JSON.parse(readFileSync(path, "utf8"));
-const contract = read(modelPath.replace(/\.onnx$/, ".contract.json"));
+const contract = JSON.parse(readFileSync(modelPath.replace(/\.onnx$/, ".contract.json"), "utf8"));
 if (contract.schema.split(".")[0] !== "1") {
   throw new Error(`${modelPath}: contract schema ${contract.schema} found, 1.x expected. Use a newer client.`);
 }
@@ -21,10 +19,6 @@ const arrays = { float32: Float32Array, int32: Int32Array };
 function zeros(state, nLanes) {
   const dims = [nLanes, ...state.dims]; // a contract gives a state's sizes per lane
   return new ort.Tensor(state.dtype, new arrays[state.dtype](dims.reduce((a, b) => a * b, 1)), dims);
-}
-
-function kept(state, { dims, data }) {
-  return new ort.Tensor(state.dtype, arrays[state.dtype].from(data), dims);
 }
 
 function plain(tensor) {
@@ -40,11 +34,7 @@ const session = await ort.InferenceSession.create(modelPath, {
 
 const forecasts = [];
 let past = null;
-if (beforePath) {
-  const { state: before } = read(beforePath);
-  past = Object.fromEntries(contract.states.map((state) => [state.in, kept(state, before[state.in])]));
-}
-for (const { x, start } of read(callsPath)) {
+for (const { x, start } of JSON.parse(readFileSync(callsPath, "utf8"))) {
   const [nLanes, nRows, nChannels] = [x.length, x[0].length, x[0][0].length];
   past ??= Object.fromEntries(contract.states.map((state) => [state.in, zeros(state, nLanes)]));
   const values = Float32Array.from(x.flat(2), (v) => v ?? NaN);
