@@ -71,18 +71,20 @@ def export_triton(
         folder.mkdir(parents=True, exist_ok=True)
         # A server that polls the repository must not see a graph without its configuration; it skips hidden folders.
         with tempfile.TemporaryDirectory(dir=folder, prefix=f".{name}-") as scratch:
-            draft, place = Path(scratch, name), folder / name
-            (draft / "1").mkdir(parents=True)
-            contract = export_onnx(model, draft / "1" / "model.onnx", about=about)
+            graph, draft, place = Path(scratch, "model.onnx"), Path(scratch, "model"), folder / name
+            contract = export_onnx(model, graph, about=about)
             text = triton_config(contract, name=name, n_streams=n_streams, n_lanes=n_lanes, idle_min=idle_min)
-            (draft / "config.pbtxt").write_text(text, encoding="utf-8")
-            if place.exists():
-                (place / "1").mkdir(exist_ok=True)
-                for part in ("config.pbtxt", "1/model.contract.json", "1/model.onnx"):
-                    with replacing(os.fspath(place / part)) as file:
-                        file.write((draft / part).read_bytes())
-            else:
-                draft.chmod(0o755)
+            files = {
+                "config.pbtxt": text.encode(),
+                "1/model.contract.json": graph.with_suffix(".contract.json").read_bytes(),
+                "1/model.onnx": graph.read_bytes(),  # a graph of one row would not do: lanes share a call
+            }
+            target = place if place.exists() else draft
+            (target / "1").mkdir(parents=True, exist_ok=True)
+            for part, data in files.items():
+                with replacing(os.fspath(target / part)) as file:
+                    file.write(data)
+            if target == draft:
                 draft.rename(place)
     except SaveError:
         raise
