@@ -71,3 +71,7 @@ class ShortSeriesWarning(TxlWarning):
 
 class CleanedDataWarning(TxlWarning):
     """Rows were moved, merged or skipped while a frame was read."""
+
+
+class TailWarning(TxlWarning):
+    """An alarm level lies beyond the calibration scores: it comes from a fitted tail."""
