@@ -389,10 +389,8 @@ class Watch:
     def _step_with_epochs(self, name: StreamName, messages: Sequence[Any]) -> list[Watched]:
         """Take in messages one by one, so that an epoch begins at the same message in any split of them."""
         found: list[Watched] = []
+        stream = self._streams.setdefault(name, self._open())
         for message in messages:
-            if name not in self._streams:
-                self._streams[name] = self._open()
-            stream = self._streams[name]
             n_rows = stream["now"]["intake"]["n_rows"]
             if not stream["epochs"] or n_rows - stream["epochs"][-1]["n_rows"] >= self.epoch_rows:
                 self._begin_epoch(name)
@@ -528,8 +526,10 @@ class Watch:
                 raise StateError(
                     f"stream {name!r}: the state was made {'without' if self.calibration else 'with'} a calibration."
                 )
+            if self.calibration is not None:
+                self.calibration.step(math.nan, one["now"]["calibration"])  # refuses the state of another one
             streams[name] = cloned(one)
-        self._streams = streams
+        self._streams, self._is_torn = streams, False
 
 
 def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
