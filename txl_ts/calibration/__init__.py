@@ -3,7 +3,7 @@
 from txl_ts.calibration.blocks import effective_size, held_out_blocks, integrated_time
 from txl_ts.calibration.budget import Budget, exceedance_band
 from txl_ts.calibration.conformal import Calibration
-from txl_ts.calibration.tail import fit_gpd, gpd_survival
+from txl_ts.calibration.tail import fit_gpd, gpd_excess, gpd_survival
 
 __all__ = [
     "Budget",
@@ -11,6 +11,7 @@ __all__ = [
     "effective_size",
     "exceedance_band",
     "fit_gpd",
+    "gpd_excess",
     "gpd_survival",
     "held_out_blocks",
     "integrated_time",

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from txl_ts.calibration.blocks import integrated_time
 from txl_ts.calibration.budget import Budget, exceedance_band
-from txl_ts.calibration.tail import MIN_EXCESSES, fit_gpd, gpd_survival
+from txl_ts.calibration.tail import MIN_EXCESSES, fit_gpd, gpd_excess, gpd_survival
 from txl_ts.config import check_choice
 from txl_ts.errors import ParameterError, StateError, TailWarning
 
@@ -22,6 +22,8 @@ _TAIL_SHARE = 0.1  # of the scores, above which the tail is fitted
 _JUMP = 0.01  # Vovk et al. (2021), Retrain or not retrain, section 3
 _DRIFT = 1e6  # the bet against "as in calibration" is won a million times over
 _HIGHEST = 1e12
+_LEAST = 1e-300  # a p-value is never 0
+_CREDIT, _MOST_CREDIT = 1.5, 3.0  # alarms that may be taken in: so many times the budget, saved up to so many
 
 
 class Calibration:
@@ -44,8 +46,8 @@ class Calibration:
         ``"gpd"``: above the highest tenth a generalised Pareto law is fitted, and goes on where no score was: allows
         any budget, with a warning where it extrapolates.
     online : bool
-        True: rows that do not alarm take the place of the oldest calibration rows. What alarms would be lacking in the
-        end, and the level would creep: its share is put back from the tail of the first calibration.
+        True: rows that do not alarm take the place of the oldest calibration rows, and of those that alarm about as
+        many as the budget foresees, none higher than the tail makes plausible: else the level would creep.
     learns_most : int
         Scores of alarms called false that are kept.
 
@@ -107,7 +109,6 @@ class Calibration:
         self._check_budget()
         self.digest = hashlib.sha256(self._sequence.tobytes()).hexdigest()[:16]
         self.threshold = self._threshold()
-        self._above = self._relative_tail()
 
     def _fit_tail(self) -> tuple[float, float, float] | None:
         """Give threshold, shape and scale."""
@@ -145,24 +146,14 @@ class Calibration:
             start, shape, scale = self._tail
             share = self.alpha / self._tail_share()
             if share < 1:
-                return start + scale * (
-                    -math.log(share) if shape < 1e-9 else math.expm1(-shape * math.log(share)) / shape
-                )
-        k = int(self.alpha * (self.n + 1) + 1e-9)
+                return start + gpd_excess(share, shape=shape, scale=scale)
+        k = self._n_allowed()
         # The k-th highest itself has the p-value (1 + k) / (n + 1): an alarm lies above it.
         return float(np.nextafter(self._table[self.n - k], np.inf))
 
     def _tail_share(self) -> float:
         """P-value at the start of the tail, so that the two parts meet."""
         return (1 + int(self.n * _TAIL_SHARE)) / (self.n + 1)
-
-    def _relative_tail(self) -> NDArray[np.float64]:
-        """Give what alarms of the first calibration, in units of its body."""
-        k = max(1, int(self.alpha * (self.n + 1) + 1e-9))
-        middle, high = np.quantile(self._table, [0.5, 0.9])
-        scale = (high - middle) or 1.0
-        above: NDArray[np.float64] = (self._table[self.n - k :] - middle) / scale
-        return above
 
     # ------------------------------------------------------------------------------------------------------ p-values
 
@@ -172,7 +163,7 @@ class Calibration:
         p = (1.0 + self.n - np.searchsorted(self._table, s, side="left")) / (self.n + 1)
         if self._tail is not None:
             start, shape, scale = self._tail
-            beyond = self._tail_share() * gpd_survival(s - start, shape=shape, scale=scale)
+            beyond = np.maximum(self._tail_share() * gpd_survival(s - start, shape=shape, scale=scale), _LEAST)
             p = np.where(s > start, beyond, p)
         return np.where(np.isnan(s), np.nan, p)
 
@@ -216,8 +207,8 @@ class Calibration:
             "calibration": self.digest,
             "ring": self._sequence if self.online else None,
             "place": 0,
-            "owed": 0.0,
-            "n_put_back": 0,
+            "credit": 1.0,
+            "n_taken": 0,
             "learned": [],
             "bets": [1 / 3, 1 / 3, 1 / 3],
             "turn": 0,
@@ -253,8 +244,8 @@ class Calibration:
             return math.nan, False, dict(state)
         after = dict(state)
         p = self._p_now(score, state)
-        if self.online and p > self.alpha:
-            self._take_in(score, after)
+        if self.online:
+            self._take_in(score, after, alarms=p <= self.alpha)
         self._bet(p, after)
         return p, sum(after["bets"]) >= _DRIFT, after
 
@@ -269,21 +260,36 @@ class Calibration:
             as_high = 1.0 + np.count_nonzero(table >= score)
         return float(as_high + sum(one >= score for one in learned)) / (self.n + 1 + len(learned))
 
-    def _take_in(self, score: float, state: dict[str, Any]) -> None:
+    def _take_in(self, score: float, state: dict[str, Any], *, alarms: bool) -> None:
+        """Let a row take the place of the oldest one.
+
+        Were the rows that alarm simply left out, the highest score would soon be the level itself, the next level
+        lower, and so on: the rate creeps. Were they taken in, one anomaly would hide the next. So about as many of them as the
+        budget foresees are taken in, and none higher than the tail makes plausible.
+        """
+        if alarms:
+            if state["credit"] < 1:
+                return
+            state["credit"] -= 1
+            score = min(score, self._plausible(state["ring"], state["n_taken"]))
+            state["n_taken"] += 1
+        else:
+            state["credit"] = min(state["credit"] + _CREDIT * self.alpha / (1 - self.alpha), _MOST_CREDIT)
         ring = state["ring"].copy()
-        ring[state["place"] % self.n] = score
-        state["place"] = (state["place"] + 1) % self.n
-        state["owed"] += self.alpha / (1 - self.alpha)
-        if state["owed"] >= 1:
-            # Rows that alarm are left out: without their share the highest score would be the level itself, and the
-            # next level lower. What is put back has the place in the tail that it had, and the scale of today.
-            middle, high = np.quantile(ring, [0.5, 0.9])
-            one = self._above[state["n_put_back"] % len(self._above)]
-            ring[state["place"] % self.n] = middle + one * ((high - middle) or 1.0)
-            state["place"] = (state["place"] + 1) % self.n
-            state["owed"] -= 1
-            state["n_put_back"] += 1
-        state["ring"] = ring
+        ring[state["place"]] = score
+        state["ring"], state["place"] = ring, (state["place"] + 1) % self.n
+
+    def _plausible(self, ring: NDArray[np.float64], turn: int) -> float:
+        """Give a score beyond the level, as an exponential tail would: its mean is that of the highest tenth's."""
+        k, n_tail = self._n_allowed(), max(1, int(self.n * _TAIL_SHARE))
+        ordered = np.sort(ring)
+        mean = float((ordered[self.n - n_tail :] - ordered[max(0, self.n - n_tail - 1)]).mean())
+        u = (0.5 + turn * 0.6180339887498949) % 1.0  # evenly spread, without a generator to keep
+        return float(ordered[self.n - k]) - mean * math.log1p(-u)
+
+    def _n_allowed(self) -> int:
+        """How many calibration scores lie beyond the level."""
+        return int(self.alpha * (self.n + 1) + 1e-9)
 
     def _bet(self, p: float, state: dict[str, Any]) -> None:
         """Bet against even p-values, once in an integrated time, so that neighbours are not counted twice."""
