@@ -263,9 +263,9 @@ class Calibration:
     def _take_in(self, score: float, state: dict[str, Any], *, alarms: bool) -> None:
         """Let a row take the place of the oldest one.
 
-        Were the rows that alarm simply left out, the highest score would soon be the level itself, the next level
-        lower, and so on: the rate creeps. Were they taken in, one anomaly would hide the next. So about as many of them as the
-        budget foresees are taken in, and none higher than the tail makes plausible.
+        Were the rows that alarm left out, the highest score would soon be the level itself, the next level lower, and
+        so on: the rate creeps. Were they taken in, one anomaly would hide the next. So about as many as the budget
+        foresees are taken in, none higher than the tail makes plausible.
         """
         if alarms:
             if state["credit"] < 1:

@@ -223,7 +223,11 @@ def suspected_unit(value: float, state: dict[str, Any]) -> str | None:
     if state["n"] < _KNOWN_FROM:
         return None
     width = _BAND * max(math.sqrt(state["spread"]), 1e-3 * abs(state["mean"]))
+    if abs(value - state["mean"]) < _BAND * width:
+        return None  # so near that any change of unit would do
     for name, (scale, offset) in _CONVERSIONS.items():
+        if offset == 0 and abs(state["mean"]) < width:
+            continue  # a band around 0 has room for a fraction of anything
         if abs(scale * value + offset - state["mean"]) <= width:
             return name
     return None

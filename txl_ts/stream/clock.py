@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,7 +90,7 @@ class Clock:
             return refusal
         if stamp > seen["newest"]:
             seen["newest"], seen["is_back"] = stamp, False
-        seen["recent"].append([stamp, value])
+        insort(seen["recent"], [stamp, value], key=_stamp)
         if state["newest"] is None or stamp > state["newest"]:
             state["newest"] = stamp
         support = state["support"]
@@ -100,8 +101,11 @@ class Clock:
     def _refusal(self, seen: dict[str, Any], stamp: int, value: Any, floor: int | None) -> str | None:
         newest, taken = seen["newest"], seen["taken"]
         is_waiting = taken is None or stamp > taken
-        if any(stamp == at and (is_waiting or value == one) for at, one in seen["recent"]):
-            return DUPLICATE
+        at = bisect_left(seen["recent"], stamp, key=_stamp)
+        if at < len(seen["recent"]):
+            found, one = seen["recent"][at]
+            if found == stamp and (is_waiting or value == one):
+                return DUPLICATE
         if seen["is_back"] and stamp <= newest:
             return CLOCK_BACK
         if stamp == newest:
@@ -119,5 +123,9 @@ class Clock:
         if seen is None:  # read before a jump that was believed since
             return
         seen["taken"] = stamp if seen["taken"] is None else max(stamp, seen["taken"])
-        n_waiting = sum(at > seen["taken"] for at, _ in seen["recent"])
-        del seen["recent"][: max(0, len(seen["recent"]) - _REMEMBERED - n_waiting)]
+        n_taken = bisect_right(seen["recent"], seen["taken"], key=_stamp)
+        del seen["recent"][: max(0, n_taken - _REMEMBERED)]
+
+
+def _stamp(reading: list[Any]) -> int:
+    return int(reading[0])
