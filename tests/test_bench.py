@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from tests.oracles import ridge_windows
-from txl_ts.bench import BENCHES, ett, m4, report, run_m4
+from txl_ts.bench import BENCHES, ett, m4, report, run_alarms, run_m4
 from txl_ts.bench.baselines import EqualContextRidge, last_value, score_origins, seasonal_naive
 from txl_ts.bench.forecasters import Variant, memory_variants, validation_error
 from txl_ts.errors import FrameError, ParameterError, ShapeError
@@ -337,8 +337,20 @@ def test_a_difference_within_the_spread_of_seeds_is_called_a_tie(made_ett):
     )
 
 
+def test_the_alarms_table_says_what_autocorrelation_and_left_out_alarms_cost():
+    table = run_alarms(n_rows=20_000, n_runs=4)
+    mean = {(row["process"], row["n"], row["tail"]): row["mean"] for row in table["rows"]}
+    assert 0.3 < mean["AR(1) ρ 0.0", 9_999, "empirical"] < 2
+    assert mean["AR(1) ρ 0.999", 9_999, "empirical"] > 3
+    assert mean["spread + 20 %", 9_999, "empirical"] > 3
+    assert (
+        mean["independent, online, alarms left out", 999, "empirical"] > mean["independent, online", 999, "empirical"]
+    )
+    assert all(row["inside"].endswith("of 4") for row in table["rows"] if "inside" in row)
+
+
 def test_every_bench_is_listed_by_name():
-    assert list(BENCHES) == ["ett", "m4", "speed", "step"]
+    assert list(BENCHES) == ["ett", "m4", "speed", "step", "alarms"]
 
 
 def test_the_variant_without_memory_sees_as_far_by_its_linear_path():

@@ -23,7 +23,7 @@ from txl_ts.calibration import (
     held_out_blocks,
     integrated_time,
 )
-from txl_ts.errors import ParameterError, ShapeError, StateError, TailWarning
+from txl_ts.errors import DependentRowsWarning, ParameterError, ShapeError, StateError, TailWarning
 
 
 def normal(n, seed=0):
@@ -40,7 +40,9 @@ def autoregressive(n, rho, seed=0):
 
 @given(st.lists(st.floats(0, 10), min_size=19, max_size=60), st.floats(-1, 11))
 def test_a_p_value_counts_the_calibration_scores_that_are_as_high(scores, score):
-    calibration = Calibration(scores, contamination=0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DependentRowsWarning)  # scores may all be equal
+        calibration = Calibration(scores, contamination=0.1)
     wanted = (1 + sum(one >= score for one in scores)) / (len(scores) + 1)
     assert calibration.p_value(score) == pytest.approx(wanted)
     assert (calibration.p_value(score) <= calibration.alpha + 1e-12) == (score >= calibration.threshold)
@@ -91,6 +93,11 @@ def test_a_hundredth_of_a_percent_needs_9999_rows_or_the_tail():
     assert Calibration(normal(9_999), contamination=1e-4).alpha == 1e-4
     with pytest.warns(TailWarning, match="the level comes from a fitted tail of shape"):
         Calibration(normal(2_000), contamination=1e-4, tail="gpd")
+
+
+def test_rows_that_resemble_their_neighbours_too_much_for_a_budget_are_warned_of():
+    with pytest.warns(DependentRowsWarning, match=r"9,999 calibration rows .* as much as \d\d\d? independent ones"):
+        Calibration(autoregressive(9_999, 0.99), contamination=1e-3)
 
 
 def test_a_tail_within_what_was_seen_warns_of_nothing():

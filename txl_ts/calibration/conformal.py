@@ -15,7 +15,7 @@ from txl_ts.calibration.blocks import integrated_time
 from txl_ts.calibration.budget import Budget, exceedance_band
 from txl_ts.calibration.tail import MIN_EXCESSES, fit_gpd, gpd_excess, gpd_survival
 from txl_ts.config import check_choice
-from txl_ts.errors import ParameterError, StateError, TailWarning
+from txl_ts.errors import DependentRowsWarning, ParameterError, StateError, TailWarning
 
 TAILS = ("empirical", "gpd")
 _TAIL_SHARE = 0.1  # of the scores, above which the tail is fitted
@@ -66,6 +66,13 @@ class Calibration:
     ------
     ParameterError
         If the budget needs more calibration rows, or an argument cannot work.
+
+    Warns
+    -----
+    DependentRowsWarning
+        If the budget needs more independent rows than the calibration rows are worth.
+    TailWarning
+        If the level lies beyond all calibration scores.
 
     Examples
     --------
@@ -126,6 +133,15 @@ class Calibration:
     def _check_budget(self) -> None:
         needed = math.ceil(1 / self.alpha - 1 - 1e-6)
         if self.n >= needed:
+            if self.n_effective < needed / 2 and self._tail is None:
+                warnings.warn(
+                    DependentRowsWarning(
+                        f"the {self.n:,} calibration rows resemble their neighbours and tell as much as "
+                        f"{self.n_effective:,.0f} independent ones, α = {self.alpha:.3g} needs {needed:,}: alarms may "
+                        "come several times as often as asked for. Calibrate on a longer time."
+                    ),
+                    stacklevel=3,
+                )
             return
         if self._tail is None:
             raise ParameterError(

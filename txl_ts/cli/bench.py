@@ -24,6 +24,7 @@ def bench_program() -> typer.Typer:
     program.command("m4")(m4)
     program.command("speed")(speed)
     program.command("step")(step)
+    program.command("alarms")(alarms)
     return program
 
 
@@ -75,6 +76,14 @@ def step(
 ) -> None:
     """Microseconds of one row through the exported graph."""
     _run("step", None, out, seeds=seeds, baselines_only=False, said={"seeds": (seeds, "0")})
+
+
+def alarms(
+    out: Out = RESULTS,
+    seeds: Annotated[str, typer.Option(help="The first draws the runs.", metavar="N")] = "0",
+) -> None:
+    """Alarms on simulated normal rows, beside their budget."""
+    _run("alarms", None, out, seeds=seeds, baselines_only=False, said={"seeds": (seeds, "0")})
 
 
 def whole_numbers(name: str, text: str) -> tuple[int, ...]:
