@@ -37,6 +37,7 @@ MAY_LOAD_BY_NAME = {
 MAY_LOAD_BY_ROOM = {
     "txl_ts.errors": set(),
     "txl_ts.config": {"numpy"},
+    "txl_ts.forms": set(),
     "txl_ts.instants": {"numpy"},
     "txl_ts.spec": {"numpy"},
     "txl_ts.state": {"numpy"},

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from tests.oracles.stream_rows import change_rows, tick_rows
 from txl_ts.errors import ColumnError, ParameterError, StampError, StateError
+from txl_ts.forms import check_form
 from txl_ts.instants import read_duration, read_stamp, shown_duration, shown_stamp
 from txl_ts.stream import STATUSES, Channel, Intake
+from txl_ts.stream.intake import FORM
 
 MIN = 60 * 10**9
 T0 = 473_353 * 60 * MIN  # 2024-01-01 01:00
@@ -143,8 +145,11 @@ def test_any_split_of_the_messages_into_calls_gives_the_same_rows_and_state(inta
 def test_a_state_that_went_through_json_continues_the_same_at_every_message(intake, log):
     rows, state = [], json.loads(json.dumps(intake.open(), allow_nan=False))
     for message in log:
-        new, state = intake.step([message], state)
-        rows, state = rows + new, json.loads(json.dumps(state, allow_nan=False))
+        before = json.dumps(state)
+        new, after = intake.step([message], state)
+        assert json.dumps(state) == before  # what was given is left as it was
+        rows, state = rows + new, json.loads(json.dumps(after, allow_nan=False))
+        check_form(state, FORM)
     assert (rows, state) == walk(intake, log)
 
 

@@ -1,5 +1,6 @@
 """Rows step a model, are scored by what was said before; splits, restarts and revisions lose and repeat nothing."""
 
+import contextlib
 import json
 import math
 import os
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.oracles.mean_session import MeanSession
 from txl_ts.calibration import Calibration
-from txl_ts.errors import ColumnError, FileFormatError, ParameterError, StateError
+from txl_ts.errors import ColumnError, FileFormatError, ParameterError, StateError, TxlError
 from txl_ts.stream import Alerts, Channel, Intake, Rule, Watch, from_arrays, restore, snapshot, to_arrays
 
 MIN = 60 * 10**9
@@ -262,11 +263,44 @@ def test_a_damaged_snapshot_is_a_file_format_error(tmp_path):
         restore(make(), tmp_path)
 
 
+def damaged(rng, state):
+    """A state of which one value is another, or one key is gone."""
+    state = json.loads(json.dumps(state))
+    here = state
+    while True:
+        keys = list(here) if isinstance(here, dict) else list(range(len(here)))
+        key = keys[rng.integers(len(keys))]
+        if isinstance(here[key], dict | list) and len(here[key]) and rng.random() < 0.8:
+            here = here[key]
+            continue
+        if isinstance(here, dict) and rng.random() < 0.3:
+            del here[key]
+        else:
+            here[key] = [None, "x", -(2**70), [], {}, [{}], True][rng.integers(7)]
+        return state
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_a_crafted_document_can_only_fail_with_our_error_or_be_a_state(seed):
+    watch = make(on_revision="rewind", epoch_rows=20)
+    walk(watch, log_of(0)[:90])
+    crafted = damaged(np.random.default_rng(seed), watch.to_state())
+    again = make(on_revision="rewind", epoch_rows=20)
+    try:
+        again.from_state(crafted)
+    except StateError:
+        assert again.streams == ()
+        return
+    again.model.restore_from(watch.model)
+    with contextlib.suppress(TxlError):  # numbers that make no sense are what they are
+        walk(again, log_of(0)[90:100])
+
+
 @pytest.mark.parametrize(
     "document",
-    [b"{", b"[]", b'{"names": ["a"], "streams": [{}]}', b'{"names": ["a"], "streams": [{"now": 3}]}', b"[" * 10**5],
+    [b"{", b"[]", b'{"names": ["a"], "streams": [{}]}', b'{"names": [NaN], "streams": []}', b"[" * 10**5, b"\xff"],
 )
-def test_a_crafted_document_can_only_fail_with_our_error(document, tmp_path, monkeypatch):
+def test_a_crafted_file_is_a_file_format_error(document, tmp_path, monkeypatch):
     from txl_ts.stream import files
 
     watch = make()

@@ -62,3 +62,6 @@ class MeanSession:
     def restore(self, path):
         with open(path) as file:
             self.lanes = json.load(file)
+
+    def restore_from(self, other):
+        self.lanes = json.loads(json.dumps(other.lanes))

@@ -16,6 +16,7 @@ from txl_ts.calibration.budget import Budget, exceedance_band
 from txl_ts.calibration.tail import MIN_EXCESSES, fit_gpd, gpd_excess, gpd_survival
 from txl_ts.config import check_choice
 from txl_ts.errors import DependentRowsWarning, ParameterError, StateError, TailWarning
+from txl_ts.forms import check_form
 
 TAILS = ("empirical", "gpd")
 _TAIL_SHARE = 0.1  # of the scores, above which the tail is fitted
@@ -24,6 +25,16 @@ _DRIFT = 1e6  # the bet against "as in calibration" is won a million times over
 _HIGHEST = 1e12
 _LEAST = 1e-300  # a p-value is never 0
 _CREDIT, _MOST_CREDIT = 1.5, 3.0  # alarms that may be taken in: so many times the budget, saved up to so many
+_FORM = {
+    "calibration": str,
+    "ring": ...,
+    "place": int,
+    "credit": float,
+    "n_taken": int,
+    "learned": [float],
+    "bets": [float, float, float],
+    "turn": int,
+}
 
 
 class Calibration:
@@ -108,6 +119,10 @@ class Calibration:
         parts = [np.asarray(part, np.float64).ravel() for part in _as_parts(scores)]
         self.integrated_time = max((integrated_time(part) for part in parts if len(part)), default=1.0)
         self._sequence = np.concatenate([part[~np.isnan(part)] for part in parts]) if parts else np.empty(0)
+        if not np.isfinite(self._sequence).all():
+            raise ParameterError(
+                "scores hold infinities: give NaN where there is no score, and finite numbers elsewhere."
+            )
         self._table = np.sort(self._sequence)
         self.n = len(self._table)
         self.n_effective = self.n / self.integrated_time
@@ -230,6 +245,30 @@ class Calibration:
             "turn": 0,
         }
 
+    def check(self, state: Any) -> None:
+        """Refuse a state that is not one of this calibration.
+
+        Raises
+        ------
+        StateError
+            If it belongs to another one.
+        ValueError
+            If it is none.
+        """
+        check_form(state, _FORM, where="the calibration's state")
+        self._check_mine(state)
+        ring = state["ring"]
+        is_ring = isinstance(ring, np.ndarray) and ring.shape == (self.n,) and bool(np.isfinite(ring).all())
+        if not (is_ring if self.online else ring is None) or not 0 <= state["place"] < max(1, self.n):
+            raise ValueError(f"the calibration's state holds no {self.n} finite scores to go on with")
+
+    def _check_mine(self, state: Mapping[str, Any]) -> None:
+        if state["calibration"] != self.digest:
+            raise StateError(
+                f"the state belongs to the calibration {state['calibration']!r:.40}, this is {self.digest!r}. "
+                "Begin with `open()` after a recalibration: scores of two models do not compare."
+            )
+
     def step(self, score: float, state: Mapping[str, Any]) -> tuple[float, bool, dict[str, Any]]:
         """Give the p-value of a stream's next score.
 
@@ -251,11 +290,7 @@ class Calibration:
         StateError
             If the state belongs to another calibration.
         """
-        if state["calibration"] != self.digest:
-            raise StateError(
-                f"the state belongs to the calibration {state['calibration']!r}, this is {self.digest!r}. "
-                "Begin with `open()` after a recalibration: scores of two models do not compare."
-            )
+        self._check_mine(state)
         if math.isnan(score):
             return math.nan, False, dict(state)
         after = dict(state)

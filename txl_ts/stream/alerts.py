@@ -14,6 +14,18 @@ from txl_ts.instants import read_duration, read_stamp
 from txl_ts.stream.statuses import CLOCK_AHEAD, CLOCK_BACK, OUT_OF_RANGE, STALE, STATUSES, STUCK, UNIT_SUSPECT
 
 ANOMALY = "anomaly"
+_EPISODE = {
+    "id": str,
+    "since": int,
+    "sensors": [str],
+    "band": {str: [float, float]},
+    "values": {str: object},
+    "level": float,
+}
+_KIND = {"last": (int, None), "over": [[int, int]], "episode": (_EPISODE, None), "quiet": int, "ended": (int, None)}
+_WINDOW = {"first": int, "last": int, "sensors": ([str], None)}
+FORM = {"n": int, "n_muted": int, "windows": [_WINDOW], "kinds": {str: _KIND}}
+"""Of the state, as :func:`txl_ts.forms.check_form` reads it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,12 +168,12 @@ class Alerts:
         self.zone = zone
         self.maintenance = [self._window(*window) for window in maintenance]
 
-    def _window(self, start: Any, end: Any, sensors: Any = None) -> list[Any]:
+    def _window(self, start: Any, end: Any, sensors: Any = None) -> dict[str, Any]:
         first = read_stamp(start, zone=self.zone, what="maintenance start")
         last = read_stamp(end, zone=self.zone, what="maintenance end")
         if last < first:
             raise ParameterError(f"maintenance from {start!r} to {end!r} ends before it begins.")
-        return [first, last, None if sensors is None else sorted(sensors)]
+        return {"first": first, "last": last, "sensors": None if sensors is None else sorted(sensors)}
 
     def open(self) -> dict[str, Any]:
         """Give the state of a stream without alerts; plain JSON."""
@@ -191,7 +203,7 @@ class Alerts:
             The new state.
         """
         alerts: list[Alert] = []
-        windows = [window for window in state["windows"] if window[1] >= stamp]
+        windows = [window for window in state["windows"] if window["last"] >= stamp]
         after: dict[str, Any] = {**state, "windows": windows, "kinds": {}}
         for kind, rule in self.rules.items():
             before = state["kinds"][kind]
@@ -208,12 +220,13 @@ class Alerts:
             after["kinds"][kind] = self._moved(kind, rule, stamp, one, before, after, alerts)
         return alerts, after
 
-    def _unmuted(self, stamp: int, one: Seen | None, windows: Iterable[list[Any]]) -> tuple[Seen | None, bool]:
+    def _unmuted(self, stamp: int, one: Seen | None, windows: Iterable[dict[str, Any]]) -> tuple[Seen | None, bool]:
         if one is None or not one.level >= 1:
             return one, False
         left = one.sensors
-        for first, last, sensors in (*self.maintenance, *windows):
-            if first <= stamp <= last:
+        for window in (*self.maintenance, *windows):
+            if window["first"] <= stamp <= window["last"]:
+                sensors = window["sensors"]
                 if sensors is None or not left:
                     return None, True
                 left = tuple(sensor for sensor in left if sensor not in sensors)

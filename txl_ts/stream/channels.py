@@ -30,6 +30,16 @@ _KNOWN_FROM = 32  # readings before a usual band is known
 _FORGET = 1 / 256  # weight of a new reading in the usual band
 _BAND = 4.0  # deviations
 _OPEN: dict[str, Any] = {"heard": None, "at": None, "raw": None, "held": None, "since": None, "n": 0, "mean": 0.0}
+CHANNEL_FORM = {
+    "heard": (int, None),
+    "at": (int, None),
+    "raw": (float, None),
+    "held": object,
+    "since": (int, None),
+    "n": int,
+    "mean": float,
+    "spread": float,
+}
 
 
 @dataclass(frozen=True, kw_only=True)

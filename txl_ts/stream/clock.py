@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,12 +86,14 @@ class Clock:
         if seen is None:
             if floor is not None and stamp < floor:
                 return LATE_DROPPED
-            seen = state["tags"][tag] = {"newest": stamp, "taken": None, "is_back": False, "recent": []}
+            seen = state["tags"][tag] = {"newest": stamp, "taken": None, "is_back": False, "at": [], "values": []}
         elif (refusal := self._refusal(seen, stamp, value, floor)) is not None:
             return refusal
         if stamp > seen["newest"]:
             seen["newest"], seen["is_back"] = stamp, False
-        insort(seen["recent"], [stamp, value], key=_stamp)
+        place = bisect_right(seen["at"], stamp)
+        seen["at"].insert(place, stamp)
+        seen["values"].insert(place, value)
         if state["newest"] is None or stamp > state["newest"]:
             state["newest"] = stamp
         support = state["support"]
@@ -101,11 +104,10 @@ class Clock:
     def _refusal(self, seen: dict[str, Any], stamp: int, value: Any, floor: int | None) -> str | None:
         newest, taken = seen["newest"], seen["taken"]
         is_waiting = taken is None or stamp > taken
-        at = bisect_left(seen["recent"], stamp, key=_stamp)
-        if at < len(seen["recent"]):
-            found, one = seen["recent"][at]
-            if found == stamp and (is_waiting or value == one):
-                return DUPLICATE
+        place = bisect_left(seen["at"], stamp)
+        is_known = place < len(seen["at"]) and seen["at"][place] == stamp
+        if is_known and (is_waiting or value == seen["values"][place]):
+            return DUPLICATE
         if seen["is_back"] and stamp <= newest:
             return CLOCK_BACK
         if stamp == newest:
@@ -123,9 +125,11 @@ class Clock:
         if seen is None:  # read before a jump that was believed since
             return
         seen["taken"] = stamp if seen["taken"] is None else max(stamp, seen["taken"])
-        n_taken = bisect_right(seen["recent"], seen["taken"], key=_stamp)
-        del seen["recent"][: max(0, n_taken - _REMEMBERED)]
+        n_too_many = bisect_right(seen["at"], seen["taken"]) - _REMEMBERED
+        if n_too_many > 0:
+            del seen["at"][:n_too_many], seen["values"][:n_too_many]
 
-
-def _stamp(reading: list[Any]) -> int:
-    return int(reading[0])
+    def copy(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Copy a state as deep as it is changed in place."""
+        tags = {tag: {**seen, "at": seen["at"][:], "values": seen["values"][:]} for tag, seen in state["tags"].items()}
+        return {**state, "tags": tags}

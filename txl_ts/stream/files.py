@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from txl_ts import __version__
 from txl_ts.errors import FileFormatError, ParameterError
+from txl_ts.forms import check_form
 from txl_ts.store import Bundle, Expected, load, peek, save
-from txl_ts.stream.watch import Watch
+from txl_ts.stream.watch import FORM, Watch
 
 _CLASS = "WatchState"
 _FILE = "watch.txl"
@@ -77,9 +78,13 @@ def from_arrays(arrays: Mapping[str, NDArray[Any]], *, where: str = "the state")
         return [full(one) for one in value] if isinstance(value, list) else value
 
     try:
-        return full(json.loads(arrays["document"].tobytes().decode("ascii")))
+        return full(json.loads(arrays["document"].tobytes().decode("ascii"), parse_constant=_no_number))
     except (ValueError, TypeError, RecursionError) as error:
         raise FileFormatError(f"{where}: the streams' document is damaged: {error}. {_HINT}") from error
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is no number")
 
 
 def snapshot(watch: Watch, folder: str | PathLike[str]) -> None:
@@ -158,11 +163,10 @@ def restore(watch: Watch, folder: str | PathLike[str]) -> dict[str | int, int]:
         watch.intake, watch.model, calibration=watch.calibration, alerts=watch.alerts
     )  # a state that does not fit must not cost the streams that are here
     try:
-        beside.from_state(state)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        if type(error).__module__ == "txl_ts.errors":
-            raise
-        raise FileFormatError(f"{where}: the streams' document lacks what it must hold: {error!r}. {_HINT}") from error
+        check_form(state, FORM, where="the streams' document")
+    except ValueError as error:
+        raise FileFormatError(f"{where}: {error}. {_HINT}") from error
+    beside.from_state(state)
     read: Callable[[str], None] = watch.model.restore  # type: ignore[attr-defined]
     read(os.fspath(place / f"model-{_number(bundle.config)}.txl"))
     watch.from_state(state)

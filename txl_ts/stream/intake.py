@@ -13,7 +13,7 @@ import numpy as np
 from txl_ts.config import check_choice, check_integer
 from txl_ts.errors import ColumnError, ParameterError, StampError, StateError
 from txl_ts.instants import read_duration, read_stamp, shown_stamp
-from txl_ts.stream.channels import Channel, begin_anew, is_reading, open_channel, take
+from txl_ts.stream.channels import CHANNEL_FORM, Channel, begin_anew, is_reading, open_channel, take
 from txl_ts.stream.clock import Clock
 from txl_ts.stream.row import Row
 from txl_ts.stream.statuses import GAP_BRIDGED, REFUSED, RESET, STALE, STATUSES, heaviest
@@ -21,6 +21,29 @@ from txl_ts.stream.statuses import GAP_BRIDGED, REFUSED, RESET, STALE, STATUSES,
 ORDERS = ("drop", "raise")
 _UNUSED = "Nothing of this call was used."
 _SCHEMA = 1
+_SEEN = {"newest": int, "taken": (int, None), "is_back": bool, "at": [int], "values": [object]}
+_JUMP = {"n": int, "newest": int, "tags": [str]}
+_CLOCK = {
+    "newest": (int, None),
+    "tags": {str: _SEEN},
+    "ahead": (_JUMP, None),
+    "behind": (_JUMP, None),
+    "support": {"n": int, "tags": [str]},
+}
+_GAP = {"read": (int, None), "is_said": bool, "is_reset_due": bool, "n_rows": int, "n_bridged": int, "n_resets": int}
+FORM = {
+    "schema": int,
+    "n_messages": int,
+    "n_rows": int,
+    "clock": _CLOCK,
+    "waiting": [[int, int, str, object]],
+    "row": ({"stamp": int, "first": int, "read": {str: [int, object]}}, None),
+    "closed": (int, None),
+    "gap": _GAP,
+    "channels": {str: CHANNEL_FORM},
+    "counts": dict.fromkeys(STATUSES, int),
+}
+"""Of the state, as :func:`txl_ts.forms.check_form` reads it."""
 
 
 class Intake:
@@ -172,8 +195,17 @@ class Intake:
                 f"the state is of schema {state.get('schema')!r} for the channels {list(state.get('channels', ()))[:5]}"
                 f", this intake has schema {_SCHEMA} and {list(self.channels)[:5]}. Begin with `intake.open()`."
             )
-        copied: dict[str, Any] = cloned(state)
-        return copied
+        # As deep as it is changed in place: a copy of all would cost more than the rows.
+        row = state["row"]
+        return {
+            **state,
+            "clock": self.clock.copy(state["clock"]),
+            "waiting": list(state["waiting"]),
+            "row": None if row is None else {**row, "read": dict(row["read"])},
+            "gap": dict(state["gap"]),
+            "channels": {name: dict(one) for name, one in state["channels"].items()},
+            "counts": dict(state["counts"]),
+        }
 
     def grid(self, stamp: int) -> int:
         """Give the first stamp of the grid that is not before ``stamp``."""
@@ -182,10 +214,10 @@ class Intake:
 
 
 def cloned(value: Any) -> Any:
-    """Copy plain JSON."""
-    if isinstance(value, Mapping):
+    """Copy plain JSON; arrays are never changed in place and stay the same."""
+    if type(value) is dict:
         return {key: cloned(one) for key, one in value.items()}
-    return [cloned(one) for one in value] if isinstance(value, list | tuple) else value
+    return [cloned(one) for one in value] if type(value) in (list, tuple) else value
 
 
 class _Run:

@@ -11,8 +11,11 @@ import numpy as np
 
 from txl_ts.config import check_choice, check_integer
 from txl_ts.errors import ParameterError, StateError
+from txl_ts.forms import check_form
 from txl_ts.instants import read_stamp, shown_stamp
 from txl_ts.stream.alerts import ANOMALY, Alert, Alerts, Seen
+from txl_ts.stream.alerts import FORM as ALERTS_FORM
+from txl_ts.stream.intake import FORM as INTAKE_FORM
 from txl_ts.stream.intake import Intake, cloned
 from txl_ts.stream.row import Row
 from txl_ts.stream.score import Score, Scorer, band_score
@@ -21,6 +24,23 @@ from txl_ts.stream.statuses import DRIFT, MISSING, REFUSED, WARMING_UP, heaviest
 REVISIONS = ("raise", "rewind")
 StreamName = str | int
 _ALERTS_KEPT, _SCORES_KEPT = 32, 256
+_NOW = {
+    "intake": INTAKE_FORM,
+    "alerts": ALERTS_FORM,
+    "ahead": ({"quantiles": [[(float, None)]], "levels": [float], "is_warming": bool}, None),
+    "at": (int, None),
+    "calibration": ...,
+    "alarmed": {str: [float]},
+}
+_STREAM = {
+    "now": _NOW,
+    "epochs": [{"fork": str, "n_rows": int, "n": int, "now": _NOW}],
+    "log": [{"time": int, "values": {str: object}}],
+    "n_revisions": int,
+    "said": [[int, str]],
+}
+FORM = {"names": [object], "streams": [_STREAM]}
+"""Of the state, as :func:`txl_ts.forms.check_form` reads it."""
 
 
 class Model(Protocol):
@@ -66,6 +86,10 @@ class Calibration(Protocol):
 
     def learn(self, scores: Iterable[float], state: Mapping[str, Any]) -> dict[str, Any]:
         """Take scores for normal ones; gives the new state."""
+        ...
+
+    def check(self, state: Any) -> None:
+        """Raise StateError for the state of another calibration, ValueError for what is none."""
         ...
 
 
@@ -404,9 +428,11 @@ class Watch:
     def _plain(self, message: Any) -> Any:
         zone = self.intake.zone
         if isinstance(message, Mapping):
-            return {"time": read_stamp(message.get("time"), zone=zone), "values": _finite(message["values"])}
-        tag, time, value = message
-        return [tag, read_stamp(time, zone=zone), _finite({tag: value})[tag]]
+            time, values = message.get("time"), message["values"]
+        else:
+            tag, time, value = message
+            values = {} if tag is None else {tag: value}
+        return {"time": read_stamp(time, zone=zone), "values": _finite(values)}
 
     def _begin_epoch(self, name: StreamName) -> None:
         stream = self._streams[name]
@@ -475,13 +501,8 @@ class Watch:
 
     def _corrected(self, log: list[Any], tag: str, stamp: int, value: Any, name: StreamName) -> int:
         for i in range(len(log) - 1, -1, -1):
-            message = log[i]
-            if isinstance(message, dict):
-                if message["time"] == stamp and tag in message["values"]:
-                    message["values"][tag] = _finite({tag: value})[tag]
-                    return i
-            elif message[0] == tag and message[1] == stamp:
-                message[2] = _finite({tag: value})[tag]
+            if log[i]["time"] == stamp and tag in log[i]["values"]:
+                log[i]["values"][tag] = _finite({tag: value})[tag]
                 return i
         raise StateError(
             f"stream {name!r}: there is no reading of {tag!r} at {shown_stamp(stamp)} among the {len(log)} messages "
@@ -512,10 +533,26 @@ class Watch:
         Raises
         ------
         StateError
-            If it belongs to other channels or rules. Nothing was changed.
+            If it belongs to other channels, rules or calibrations, or is no state. Nothing was changed.
         """
+        try:
+            streams = self._checked(state)
+        except ValueError as error:
+            if isinstance(error, StateError):
+                raise
+            raise StateError(f"this is no state of a watch: {error}. Give what `to_state` gave.") from error
+        self._streams, self._is_torn = streams, False
+
+    def _checked(self, state: Mapping[str, Any]) -> dict[StreamName, dict[str, Any]]:
+        """Copy a state, or raise StateError if it is another's, ValueError if it is none."""
+        check_form(state, FORM, where="the state")
+        names = state["names"]
+        if any(type(name) not in (str, int) for name in names) or not len(set(names)) == len(names) == len(
+            state["streams"]
+        ):
+            raise ValueError("its names are not distinct, or not as many as its streams")
         streams = {}
-        for name, one in zip(state["names"], state["streams"], strict=True):
+        for name, one in zip(names, state["streams"], strict=True):
             self.intake.step([], one["now"]["intake"])
             if set(one["now"]["alerts"]["kinds"]) != set(self.alerts.rules):
                 raise StateError(
@@ -526,10 +563,23 @@ class Watch:
                 raise StateError(
                     f"stream {name!r}: the state was made {'without' if self.calibration else 'with'} a calibration."
                 )
-            if self.calibration is not None:
-                self.calibration.step(math.nan, one["now"]["calibration"])  # refuses the state of another one
+            for now in (one["now"], *(epoch["now"] for epoch in one["epochs"])):
+                if self.calibration is not None:
+                    self.calibration.check(now["calibration"])
+                self._check_ahead(now["ahead"])
             streams[name] = cloned(one)
-        self._streams, self._is_torn = streams, False
+        return streams
+
+    def _check_ahead(self, ahead: Mapping[str, Any] | None) -> None:
+        if ahead is None:
+            return
+        sizes = {len(column) for column in ahead["quantiles"]}
+        if (
+            len(ahead["quantiles"]) != len(self.intake.columns)
+            or sizes != {len(ahead["levels"])}
+            or 0.5 not in ahead["levels"]
+        ):
+            raise ValueError("its forecasts are not of these channels and their levels")
 
 
 def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
