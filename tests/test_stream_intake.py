@@ -392,6 +392,14 @@ def test_no_unit_is_suspected_before_the_usual_band_is_known():
     assert said(read(Channel(name="heat", low=-20, high=50), [20.0] * 10 + [68.0]))[-1] == "out_of_range"
 
 
+@pytest.mark.parametrize("kind", ["gauge", "counter", "angle"])
+def test_the_largest_numbers_leave_rows_and_state_that_json_can_hold(kind):
+    values = [1.0, 1e308, -1e308, 1.7e308, 5e-324, 0.0, 2**63, -(2**63), 1.0]
+    rows, state = walk(Intake([Channel(name="a", kind=kind)]), [("a", i, v) for i, v in enumerate(values)])
+    assert len(rows) == len(values)
+    json.dumps([row.to_json() for row in rows] + [state], allow_nan=False)
+
+
 def test_a_stuck_value_is_said_after_its_time_and_a_value_that_may_repeat_never():
     channel = Channel(name="sun", stuck_after="3min", may_repeat=(0.0,), stuck_tolerance=0.01)
     rows = read(channel, [1.0, 2.0, 2.005, 1.995, 2.0, 2.0, 3.0, *[0.0] * 6])
@@ -412,6 +420,7 @@ def test_a_stuck_value_is_said_after_its_time_and_a_value_that_may_repeat_never(
         ),
         (("flow", "yesterday", 1.0), StampError, "time 'yesterday' is of type str and no time."),
         (("flow", T0, "high"), ColumnError, "channel 'flow': value 'high' is of type str, expected a number"),
+        (("flow", T0, 10**400), ColumnError, "lies beyond 64 bits. Give a float."),
         (("flow", T0), ParameterError, "Give (tag, time, value)"),
         ({"time": T0}, ParameterError, "lacks 'values'"),
         (

@@ -411,6 +411,24 @@ def test_a_new_calibration_after_a_retrain_judges_by_its_own_scores():
     assert min(one.p_value for one in walk(watch, log[20:])) > 0.9
 
 
+def test_the_largest_reading_has_a_score_that_json_can_hold():
+    watch = make(["flow"])
+    values = [0.0, 1.0] * 20 + [1e37, -1e37, 1.0]
+    found = walk(watch, [("flow", T0 + i * MIN, v) for i, v in enumerate(values)]) + watch.flush()["pump"]
+    assert max(one.score for one in found if not math.isnan(one.score)) > 1e20
+    plain(found)
+    json.dumps(watch.to_state(), allow_nan=False)
+
+
+def test_scores_that_are_no_longer_those_of_the_calibration_are_said_to_drift():
+    watch = make(["flow"], calibration=Calibration(normal_scores() * 100, contamination=0.01))
+    found = walk(watch, [("flow", T0 + i * MIN, (-1.0) ** i) for i in range(120)])
+    statuses = [one.status for one in found]
+    assert "drift" not in statuses[:20]
+    assert set(statuses[80:]) == {"drift"}
+    assert all(math.isfinite(one.score) for one in found[80:])
+
+
 def test_maintenance_of_a_stream_mutes_it():
     log = log_of(0)
     watch = make()

@@ -29,6 +29,7 @@ _CONVERSIONS = {
 _KNOWN_FROM = 32  # readings before a usual band is known
 _FORGET = 1 / 256  # weight of a new reading in the usual band
 _BAND = 4.0  # deviations
+_FAR = 1e150
 _OPEN: dict[str, Any] = {"heard": None, "at": None, "raw": None, "held": None, "since": None, "n": 0, "mean": 0.0}
 CHANNEL_FORM = {
     "heard": (int, None),
@@ -215,9 +216,9 @@ def _counted(channel: Channel, value: Any, state: dict[str, Any]) -> tuple[float
 
 
 def _guarded(channel: Channel, value: float, state: dict[str, Any]) -> tuple[list[float | None] | None, str]:
-    if channel.low <= value <= channel.high:
+    if channel.low <= value <= channel.high and math.isfinite(value):
         weight = max(_FORGET, 1 / (state["n"] + 1))
-        past = value - state["mean"]
+        past = max(-_FAR, min(_FAR, value - state["mean"]))  # its square must stay a number
         state["mean"] += weight * past
         state["spread"] = (1 - weight) * (state["spread"] + weight * past * past)
         state["n"] = min(state["n"] + 1, _KNOWN_FROM * 100)

@@ -284,6 +284,8 @@ class _Run:
                 f"channel {tag!r}: value {value!r:.60} is of type {type(value).__name__}, expected "
                 f"{'text or ' if channel.kind == 'state' else ''}a number, or None where it is missing. {_UNUSED}"
             )
+        if isinstance(value, int) and abs(value) >= 2**64:
+            raise ColumnError(f"channel {tag!r}: value {value!s:.30}… lies beyond 64 bits. Give a float. {_UNUSED}")
         return value if is_reading(value, channel) else None
 
     def _refuse(self, stamp: int, read: Mapping[str, Any], refused: Mapping[str, Any]) -> None:

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from txl_ts.stream.row import Row
 
+_HIGHEST = 1e30  # scores stay numbers that JSON can hold
+
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
@@ -70,5 +72,5 @@ def _from_band(
         band[column] = (low, high)
         if value is not None:
             half = max(high - median if value > median else median - low, 1e-6 * abs(median), 1e-30)
-            parts[column] = abs(value - median) / half
+            parts[column] = min(abs(value - median) / half, _HIGHEST)
     return Score(value=max(parts.values(), default=math.nan), sensors=parts, band=band)
