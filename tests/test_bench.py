@@ -2,6 +2,7 @@
 
 import json
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,7 +10,7 @@ import pandas as pd
 import pytest
 
 from tests.oracles import ridge_windows
-from txl_ts.bench import BENCHES, ett, m4, report, run_m4, step
+from txl_ts.bench import BENCHES, ett, m4, report, run_bench, step
 from txl_ts.bench.baselines import EqualContextRidge, last_value, score_origins, seasonal_naive
 from txl_ts.bench.forecasters import Variant, memory_variants, validation_error
 from txl_ts.config import ModelConfig
@@ -310,7 +311,7 @@ def test_the_hourly_ridge_has_the_known_score(shared_data):
 
 def test_a_bench_writes_its_table_as_json_and_markdown(made_m4, tmp_path):
     variants = [StandIn(name="stand-in")]
-    table = run_m4(made_m4, tmp_path / "results", group="Weekly", seeds=[0, 1], variants=variants)
+    table = run_bench("m4", made_m4, tmp_path / "results", group="Weekly", seeds=[0, 1], variants=variants)
     stored = json.loads((tmp_path / "results" / "m4-weekly.json").read_text(encoding="utf-8"))
     page = (tmp_path / "results" / "m4-weekly.md").read_text(encoding="utf-8")
     assert [row["model"] for row in stored["rows"]] == ["naive", "ridge", "Darin (quoted)", "Smyl (quoted)", "stand-in"]
@@ -338,8 +339,27 @@ def test_a_difference_within_the_spread_of_seeds_is_called_a_tie(made_ett):
     )
 
 
+def test_the_alarms_table_says_what_autocorrelation_and_left_out_alarms_cost():
+    table = run_bench("alarms", n_rows=20_000, n_runs=4)
+    mean = {(row["process"], row["n"], row["tail"]): row["mean"] for row in table["rows"]}
+    assert 0.3 < mean["AR(1) ρ 0.0", 9_999, "empirical"] < 2
+    assert mean["AR(1) ρ 0.999", 9_999, "empirical"] > 3
+    assert mean["spread + 20 %", 9_999, "empirical"] > 3
+    assert (
+        mean["independent, online, alarms left out", 999, "empirical"] > mean["independent, online", 999, "empirical"]
+    )
+    assert all(row["inside"].endswith("of 4") for row in table["rows"] if "inside" in row)
+
+
 def test_every_bench_is_listed_by_name():
-    assert list(BENCHES) == ["clients", "ett", "m4", "speed", "step"]
+    folder = Path(report.__file__).parent
+    found = sorted(path.stem for path in folder.glob("*.py") if "\ndef run(" in path.read_text(encoding="utf-8"))
+    assert found == list(BENCHES)
+
+
+def test_a_bench_that_is_not_there_is_refused_by_name():
+    with pytest.raises(ParameterError, match="name='etth' is no bench"):
+        run_bench("etth")
 
 
 def test_the_variant_without_memory_sees_as_far_by_its_linear_path():

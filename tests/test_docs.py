@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import txl_ts
-from txl_ts import errors
+from txl_ts import calibration, errors, stream
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -66,6 +66,12 @@ def test_every_fitted_attribute_that_the_docstring_names_stands_in_the_api_page(
     page = API.read_text(encoding="utf-8")
     assert attributes
     assert sorted(name for name in attributes if f"`{name}`" not in page) == []
+
+
+@pytest.mark.parametrize("room", [stream, calibration])
+def test_every_name_that_a_room_for_streams_offers_stands_in_the_api_page(room):
+    page = API.read_text(encoding="utf-8")
+    assert [name for name in room.__all__ if not re.search(rf"`[^`]*\b{name}\b[^`]*`", page)] == []
 
 
 def test_every_error_and_warning_stands_in_the_api_page():

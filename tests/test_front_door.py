@@ -37,9 +37,13 @@ MAY_LOAD_BY_NAME = {
 MAY_LOAD_BY_ROOM = {
     "txl_ts.errors": set(),
     "txl_ts.config": {"numpy"},
+    "txl_ts.forms": set(),
+    "txl_ts.instants": {"numpy"},
     "txl_ts.spec": {"numpy"},
     "txl_ts.state": {"numpy"},
     "txl_ts.store": {"numpy", "safetensors"},
+    "txl_ts.stream": {"numpy", "safetensors"},
+    "txl_ts.calibration": {"numpy"},
     "txl_ts.frames": FRAMES,
     "txl_ts.runtime": {"numpy", "onnxruntime", "safetensors"},
     "txl_ts.cli": {"typer"},

@@ -71,3 +71,11 @@ class ShortSeriesWarning(TxlWarning):
 
 class CleanedDataWarning(TxlWarning):
     """Rows were moved, merged or skipped while a frame was read."""
+
+
+class DependentRowsWarning(TxlWarning):
+    """Calibration rows resemble their neighbours so much that a budget of alarms may be missed by far."""
+
+
+class TailWarning(TxlWarning):
+    """An alarm level lies beyond the calibration scores: it comes from a fitted tail."""

@@ -1,129 +1,47 @@
 """Benchmarks on real data, each with its naive baselines and a ridge of equal context in the same table.
 
-``BENCHES`` names them. A bench is a function ``(data, out=None, **settings) -> dict``; it is loaded when it is called.
+A bench is a module of this package with ``run(data, **settings)``, which gives a table; it is loaded when it is called.
 """
 
-from collections.abc import Callable, Mapping
 from importlib import import_module
 from os import PathLike
-from types import MappingProxyType
 from typing import Any
 
-__all__ = ["BENCHES", "run_clients", "run_ett", "run_m4", "run_speed", "run_step"]
+from txl_ts.errors import ParameterError
+
+__all__ = ["BENCHES", "run_bench"]
+
+BENCHES = ("alarms", "clients", "ett", "m4", "speed", "step")
 
 
-def run_clients(
-    data: str | PathLike[str] | None = None, out: str | PathLike[str] | None = None, **settings: Any
+def run_bench(
+    name: str, data: str | PathLike[str] | None = None, out: str | PathLike[str] | None = None, **settings: Any
 ) -> dict[str, Any]:
-    """Run the table of foreign clients and write ``clients.json`` and ``clients.md``.
+    """Run a bench and write its table as ``<table>.json`` and ``<table>.md``.
 
     Parameters
     ----------
+    name : str
+        One of ``BENCHES``.
     data : path, optional
-        Not used.
+        Folder that holds the data sets; some benches need none.
     out : path, optional
         Folder for the results; nothing is written without it.
     **settings
-        Passed to :func:`txl_ts.bench.clients.run`.
+        Passed to ``run`` of ``txl_ts.bench.<name>``.
 
     Returns
     -------
     dict
         The table, as :mod:`txl_ts.bench.report` describes it.
+
+    Raises
+    ------
+    ParameterError
+        If there is no bench of that name.
     """
-    return _run("clients", data, out, settings)
-
-
-def run_ett(data: str | PathLike[str], out: str | PathLike[str] | None = None, **settings: Any) -> dict[str, Any]:
-    """Run the ETT table and write ``ett.json`` and ``ett.md``.
-
-    Parameters
-    ----------
-    data : path
-        Folder that holds ``ett/ETTh1.csv`` and ``ett/ETTh2.csv``.
-    out : path, optional
-        Folder for the results; nothing is written without it.
-    **settings
-        Passed to :func:`txl_ts.bench.ett.run`.
-
-    Returns
-    -------
-    dict
-        The table, as :mod:`txl_ts.bench.report` describes it.
-    """
-    return _run("ett", data, out, settings)
-
-
-def run_m4(data: str | PathLike[str], out: str | PathLike[str] | None = None, **settings: Any) -> dict[str, Any]:
-    """Run an M4 table and write ``m4-hourly.json`` and ``m4-hourly.md`` (or ``m4-weekly``).
-
-    Parameters
-    ----------
-    data : path
-        Folder that holds ``m4_hourly/`` and ``m4_weekly/``.
-    out : path, optional
-        Folder for the results; nothing is written without it.
-    **settings
-        Passed to :func:`txl_ts.bench.m4.run`.
-
-    Returns
-    -------
-    dict
-        The table, as :mod:`txl_ts.bench.report` describes it.
-    """
-    return _run("m4", data, out, settings)
-
-
-def run_speed(data: str | PathLike[str], out: str | PathLike[str] | None = None, **settings: Any) -> dict[str, Any]:
-    """Run the speed table and write ``speed.json`` and ``speed.md``.
-
-    Parameters
-    ----------
-    data : path
-        Folder that holds ``ett/ETTh1.csv``.
-    out : path, optional
-        Folder for the results; nothing is written without it.
-    **settings
-        Passed to :func:`txl_ts.bench.speed.run`.
-
-    Returns
-    -------
-    dict
-        The table, as :mod:`txl_ts.bench.report` describes it.
-    """
-    return _run("speed", data, out, settings)
-
-
-def run_step(
-    data: str | PathLike[str] | None = None, out: str | PathLike[str] | None = None, **settings: Any
-) -> dict[str, Any]:
-    """Run the step table and write ``step.json`` and ``step.md``.
-
-    Parameters
-    ----------
-    data : path, optional
-        Not used.
-    out : path, optional
-        Folder for the results; nothing is written without it.
-    **settings
-        Passed to :func:`txl_ts.bench.step.run`.
-
-    Returns
-    -------
-    dict
-        The table, as :mod:`txl_ts.bench.report` describes it.
-    """
-    return _run("step", data, out, settings)
-
-
-BENCHES: Mapping[str, Callable[..., dict[str, Any]]] = MappingProxyType(
-    {"clients": run_clients, "ett": run_ett, "m4": run_m4, "speed": run_speed, "step": run_step}
-)
-
-
-def _run(
-    name: str, data: str | PathLike[str] | None, out: str | PathLike[str] | None, settings: dict[str, Any]
-) -> dict[str, Any]:
+    if name not in BENCHES:
+        raise ParameterError(f"name={name!r} is no bench. Choose one of {list(BENCHES)}.")
     table: dict[str, Any] = import_module(f"txl_ts.bench.{name}").run(data, **settings)
     if out is not None:
         import_module("txl_ts.bench.report").write(table, out=out)

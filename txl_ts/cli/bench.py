@@ -25,6 +25,7 @@ def bench_program() -> typer.Typer:
     program.command("m4")(m4)
     program.command("speed")(speed)
     program.command("step")(step)
+    program.command("alarms")(alarms)
     return program
 
 
@@ -96,6 +97,14 @@ def step(
     _run("step", None, out, seeds=seeds, baselines_only=False, said={"seeds": (seeds, "0")})
 
 
+def alarms(
+    out: Out = RESULTS,
+    seeds: Annotated[str, typer.Option(help="The first draws the runs.", metavar="N")] = "0",
+) -> None:
+    """Alarms on simulated normal rows, beside their budget."""
+    _run("alarms", None, out, seeds=seeds, baselines_only=False, said={"seeds": (seeds, "0")})
+
+
 def whole_numbers(name: str, text: str) -> tuple[int, ...]:
     """Read ``"96,192"``.
 
@@ -122,7 +131,7 @@ def _run(
     said: Mapping[str, tuple[Any, Any]],
     **settings: Any,
 ) -> None:
-    from txl_ts.bench import BENCHES
+    from txl_ts.bench import run_bench
     from txl_ts.bench.report import markdown
 
     if out.exists() and not out.is_dir():
@@ -135,6 +144,6 @@ def _run(
     if baselines_only:
         settings["variants"] = ()
         words.append("--baselines-only")
-    table = BENCHES[name](data, out, command=" ".join(words), **settings)
+    table = run_bench(name, data, out, command=" ".join(words), **settings)
     print(markdown(table))
     print(f"Written to {out / table['name']}.json and .md.")
