@@ -49,6 +49,13 @@ def demo(
 def export(
     model: Annotated[Path, typer.Argument(help="A saved forecaster, such as demand.txl.", exists=True)],
     out: Annotated[Path | None, typer.Option(help="The graph to write. Default: beside the model.")] = None,
+    precision: Annotated[
+        str, typer.Option(help="Of the weights: float32, float16, int8-weights or int8-dynamic.")
+    ] = "float32",
+    profile: Annotated[str, typer.Option(help="Version of ONNX's operators: opset18 or opset23.")] = "opset18",
+    max_error: Annotated[
+        float, typer.Option(help="Largest error of a precision, in standard deviations of the target.")
+    ] = 0.05,
 ) -> None:
     """Write a saved forecaster as one stateful ONNX graph.
 
@@ -56,7 +63,7 @@ def export(
     """
     from txl_ts.cli.graph import run_export
 
-    run_export(model, out)
+    run_export(model, out, precision=precision, profile=profile, max_error=max_error)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""Write the graph: export, contract, lint. The file runs wherever ONNX Runtime 1.16 or newer does.
+"""Write the graph: export, contract, lint. By default the file runs wherever ONNX Runtime 1.16 or newer does.
 
 The contract is one JSON document, twice: inside the file (``metadata_props["txl_ts.contract"]``) and beside it
 (``<name>.contract.json``), since browsers cannot read metadata.
@@ -13,21 +13,33 @@ import warnings
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from txl_ts import __version__
-from txl_ts.errors import ExportError, FileFormatError, MissingExtraError, SaveError
+from txl_ts.errors import ExportError, FileFormatError, MissingExtraError, ParameterError, SaveError
 from txl_ts.export.graph import StreamGraph
+from txl_ts.export.precision import LARGEST_ERROR, lowered, needed_onnxruntime, version_of
 from txl_ts.model import TXLModel
 from txl_ts.state import to_arrays
 from txl_ts.store.atomic import replacing
 
 SCHEMA = "1.0.0"
-OPSET, IR = 18, 8
+
+
+class Profile(NamedTuple):
+    """Version of ONNX's operators and of its file format, and the oldest ONNX Runtime that reads both."""
+
+    opset: int
+    ir: int
+    onnxruntime: str
+
+
+PROFILES = {"opset18": Profile(18, 8, "1.16"), "opset23": Profile(23, 11, "1.23")}
 CONTRACT_KEY = "txl_ts.contract"
 # A call's rows are one triangular matrix product in the graph; more rows are split by the session.
 LONGEST_SEGMENT = 512
@@ -36,7 +48,16 @@ TOLERANCE = 1e-5
 _CONTROL_FLOW = {"If", "Loop", "Scan"}
 
 
-def export_onnx(model: TXLModel, path: str | PathLike[str], *, about: Mapping[str, Any]) -> dict[str, Any]:
+def export_onnx(
+    model: TXLModel,
+    path: str | PathLike[str],
+    *,
+    about: Mapping[str, Any],
+    precision: str = "float32",
+    profile: str = "opset18",
+    rows: NDArray[Any] | None = None,
+    max_error: float | None = LARGEST_ERROR,
+) -> dict[str, Any]:
     """Export a model and check what was written against it.
 
     Parameters
@@ -47,6 +68,13 @@ def export_onnx(model: TXLModel, path: str | PathLike[str], *, about: Mapping[st
     about : mapping
         What only the estimator knows: ``model_type``, ``model_digest``, ``freq``, ``time``, ``channels`` and
         ``trained`` (rows of a training segment).
+    precision : {"float32", "float16", "int8-weights", "int8-dynamic"}
+        Of the weights of the layers, see :mod:`txl_ts.export.precision`.
+    profile : {"opset18", "opset23"}
+        Version of ONNX's operators.
+    rows, max_error
+        What the error of a precision is measured on, and how large it may be; see
+        :func:`~txl_ts.export.precision.lowered`.
 
     Returns
     -------
@@ -55,23 +83,32 @@ def export_onnx(model: TXLModel, path: str | PathLike[str], *, about: Mapping[st
 
     Raises
     ------
+    ParameterError, ShapeError
+        If an argument cannot work.
     MissingExtraError
         Without onnx, onnxscript or onnxruntime.
     ExportError
-        If the graph is not what the contract says, or its numbers are not the model's. Nothing is written then.
+        If the graph is not what the contract says, its numbers are not the model's, or those of the precision are
+        further from them than ``max_error``. Nothing is written then.
     SaveError
         If a file cannot be written.
     """
-    onnx = _onnx()
+    if profile not in PROFILES:
+        raise ParameterError(f"profile={profile!r}, expected one of {list(PROFILES)}.")
+    needed = needed_onnxruntime(precision, PROFILES[profile].onnxruntime)
+    onnx = _onnx(needed)
     path = Path(path)
     if not path.parent.is_dir():
         raise SaveError(f"there is no folder {str(path.parent)!r} to write {path.name!r} into. Make it first.")
     graph = StreamGraph(model)
     names = [spec.name for spec in model.state_specs()]
-    proto = _exported(graph, _examples(model), names)
-    proto.ir_version = IR
-    contract = contract_of(model, about=about)
+    proto = _exported(graph, _examples(model), names, PROFILES[profile].opset)
+    proto.ir_version = PROFILES[profile].ir
+    contract = contract_of(model, about=about, profile=profile)
     contract["parity"] = _lint(onnx, proto, model)
+    if precision != "float32":
+        linear_path = model.linear_path.weight.detach().numpy()
+        proto, contract = lowered(proto, contract, precision, linear_path=linear_path, rows=rows, max_error=max_error)
     text = json.dumps(contract, indent=1, allow_nan=False)
     entry = proto.metadata_props.add()
     entry.key, entry.value = CONTRACT_KEY, json.dumps(contract, allow_nan=False)
@@ -97,15 +134,21 @@ def load_proto(path: str | PathLike[str]) -> Any:
         raise FileFormatError(f"{os.fspath(path)!r} is no ONNX graph ({error}).") from error
 
 
-def _onnx() -> Any:
+def _onnx(runtime: str = "0") -> Any:
+    """Import onnx, and see that the packages are there with which a graph is made and run before it is trusted."""
     try:
         import onnx
-        import onnxruntime  # noqa: F401 - the graph is run before it is trusted
+        import onnxruntime
         import onnxscript  # noqa: F401 - torch's exporter needs it
     except ImportError as error:
         raise MissingExtraError(
             f'{error.name} is needed to export. Install it with `pip install "txl-ts[export,ort]"`.'
         ) from error
+    if version_of(onnxruntime.__version__) < version_of(runtime):
+        raise ExportError(
+            f"this graph needs onnxruntime {runtime}, {onnxruntime.__version__} is installed. Upgrade it, or take "
+            "precision='float32' and profile='opset18'."
+        )
     return onnx
 
 
@@ -119,7 +162,7 @@ def _examples(model: TXLModel, *, n_lanes: int = 3, n_rows: int = 6) -> tuple[Te
     return x, torch.zeros(n_lanes, 1, dtype=torch.int32), *noise.values()
 
 
-def _exported(graph: StreamGraph, examples: tuple[Tensor, ...], names: list[str]) -> Any:
+def _exported(graph: StreamGraph, examples: tuple[Tensor, ...], names: list[str], opset: int) -> Any:
     past = [f"past.{i:02d}.{name}" for i, name in enumerate(names)]
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)  # the exporter logs its progress
@@ -130,7 +173,7 @@ def _exported(graph: StreamGraph, examples: tuple[Tensor, ...], names: list[str]
                 graph,
                 examples,
                 dynamo=True,
-                opset_version=OPSET,
+                opset_version=opset,
                 dynamic_shapes=({0: "batch", 1: "time"}, *({0: "batch"} for _ in examples[1:])),
                 input_names=["x", "start", *past],
                 output_names=["y", *(name.replace("past", "present", 1) for name in past)],
@@ -147,7 +190,7 @@ def _exported(graph: StreamGraph, examples: tuple[Tensor, ...], names: list[str]
     return proto
 
 
-def contract_of(model: TXLModel, *, about: Mapping[str, Any]) -> dict[str, Any]:
+def contract_of(model: TXLModel, *, about: Mapping[str, Any], profile: str = "opset18") -> dict[str, Any]:
     """Write down what a graph of this model promises; ``about`` as in :func:`export_onnx`."""
     config = model.config
     shape = ["batch", "time", config.h, config.n_channels, len(config.quantiles)]
@@ -194,8 +237,10 @@ def contract_of(model: TXLModel, *, about: Mapping[str, Any]) -> dict[str, Any]:
         "missing": "NaN",
         "calendar": [],
         "precision": "float32",
-        "opset": OPSET,
-        "ir": IR,
+        "opset": PROFILES[profile].opset,
+        "ir": PROFILES[profile].ir,
+        "domains": [],
+        "min_onnxruntime": PROFILES[profile].onnxruntime,
         "lane_independent": True,
     }
 
