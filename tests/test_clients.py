@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from tests.test_export import (
     export_once,
     flags,
     fresh,
+    run_file,
     run_model,
     walk,
 )
@@ -244,3 +246,26 @@ def test_the_node_client_refuses_a_contract_of_another_major_schema(node_client,
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode != 0
     assert "contract schema 2.0.0 found, 1.x expected" in done.stderr
+
+
+@pytest.mark.parametrize("precision", ["float16", "int8-weights", "int8-dynamic"])
+def test_the_node_client_runs_every_precision(node_client, exported, tmp_path, precision):
+    import onnx
+    import onnxruntime
+
+    from txl_ts.export.precision import lowered
+
+    linear_path = exported.model.linear_path.weight.detach().numpy()
+    proto, contract = lowered(exported.proto, exported.contract, precision, linear_path=linear_path, max_error=None)
+    onnx.save(proto, tmp_path / "low.onnx")
+    (tmp_path / "low.contract.json").write_text(json.dumps(contract), encoding="utf-8")
+    n_lanes, length = (1, 1) if precision == "int8-dynamic" else (3, 20)
+    x = walk(n_lanes, 100)
+    document = [{"x": json_rows(x[:, a : a + length])} for a in range(0, 100, length)]
+    low = SimpleNamespace(path=tmp_path / "low.onnx")
+    printed = run_node(node_client, low, document)
+    found = np.concatenate([arrays_of(forecast) for forecast in printed["forecasts"]], axis=1)
+    session = onnxruntime.InferenceSession(low.path, providers=["CPUExecutionProvider"])
+    wanted, _ = run_file(session, x, fresh(exported.model, n_lanes), length=length)
+    # A number between two steps of 8 bits may be rounded to the other one by another version's arithmetic.
+    assert distance(found, wanted) <= (CLOSE if precision != "int8-dynamic" else 1e-3)

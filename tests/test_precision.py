@@ -277,6 +277,22 @@ def test_a_bad_neighbour_changes_no_bit(exported, low, precision, bad):
             assert_same_bits(a[[0, 2]], b[[0, 2]])
 
 
+@pytest.mark.parametrize("precision", ["float16", "int8-dynamic"])  # the other one needs an operator of ONNX Runtime
+def test_the_reference_evaluator_agrees(exported, low, precision):
+    from onnx.reference import ReferenceEvaluator
+
+    evaluator, x, found = ReferenceEvaluator(low[precision].proto), walk(1, 30), []
+    state = fresh(exported.model, 1)
+    for t in range(30):
+        start = np.zeros((1, 1), np.int32)
+        y, *present = evaluator.run(None, {"x": x[:, t : t + 1], "start": start, **state})
+        state = dict(zip(state, present, strict=True))
+        found.append(y)
+    wanted, _ = run_file(low[precision].session, x, fresh(exported.model, 1), length=1)
+    # A number between two steps of 8 bits may be rounded to the other one.
+    assert distance(np.concatenate(found, axis=1), wanted) <= (CLOSE if precision == "float16" else 1e-2)
+
+
 def test_dynamic_scales_would_mix_lanes_and_so_the_contract_forbids_it(exported, low):
     one = low["int8-dynamic"]
     x = walk(2, 40, seed=3)
@@ -359,6 +375,19 @@ def test_the_profile_of_opset_23_gives_the_models_numbers(tmp_path):
     found, _ = run_file(opened(proto.SerializeToString()), x, fresh(model, 3), length=50, restarts=restarts)
     wanted, _ = run_model(model, x, restarts=restarts)
     assert distance(found, wanted) <= 1e-2  # the weights are float16
+
+
+@pytest.mark.parametrize("n_keys", [2, 5, 43])
+def test_the_attention_operator_gives_the_numbers_of_plain_products(n_keys):
+    from txl_ts.bench.precision import attention_feed, attention_graph
+
+    feed = attention_feed(n_keys=n_keys)
+    plain, fused = (opened(attention_graph(feed, is_fused=is_fused)).run(None, feed)[0] for is_fused in (False, True))
+    assert distance(fused, plain) <= 1e-6
+    feed["k"] = np.where(np.arange(64)[:, None, None, None] == 7, np.float32(1e30), feed["k"])
+    wild = opened(attention_graph(feed, is_fused=True)).run(None, feed)[0]
+    others = np.arange(64) != 7
+    assert_same_bits(wild[others], fused[others])
 
 
 # ------------------------------------------------------------------------------------------ the forecaster, the command

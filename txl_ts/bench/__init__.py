@@ -9,7 +9,7 @@ from os import PathLike
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["BENCHES", "run_ett", "run_m4", "run_speed", "run_step"]
+__all__ = ["BENCHES", "run_ett", "run_m4", "run_precision", "run_speed", "run_step"]
 
 
 def run_ett(data: str | PathLike[str], out: str | PathLike[str] | None = None, **settings: Any) -> dict[str, Any]:
@@ -50,6 +50,26 @@ def run_m4(data: str | PathLike[str], out: str | PathLike[str] | None = None, **
         The table, as :mod:`txl_ts.bench.report` describes it.
     """
     return _run("m4", data, out, settings)
+
+
+def run_precision(data: str | PathLike[str], out: str | PathLike[str] | None = None, **settings: Any) -> dict[str, Any]:
+    """Run the table of precisions and write ``precision.json`` and ``precision.md``.
+
+    Parameters
+    ----------
+    data : path
+        Folder that holds ``ett/ETTh1.csv`` and ``m4_hourly/``.
+    out : path, optional
+        Folder for the results; nothing is written without it.
+    **settings
+        Passed to :func:`txl_ts.bench.precision.run`.
+
+    Returns
+    -------
+    dict
+        The table, as :mod:`txl_ts.bench.report` describes it.
+    """
+    return _run("precision", data, out, settings)
 
 
 def run_speed(data: str | PathLike[str], out: str | PathLike[str] | None = None, **settings: Any) -> dict[str, Any]:
@@ -95,7 +115,7 @@ def run_step(
 
 
 BENCHES: Mapping[str, Callable[..., dict[str, Any]]] = MappingProxyType(
-    {"ett": run_ett, "m4": run_m4, "speed": run_speed, "step": run_step}
+    {"ett": run_ett, "m4": run_m4, "precision": run_precision, "speed": run_speed, "step": run_step}
 )
 
 

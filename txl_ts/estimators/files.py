@@ -137,12 +137,12 @@ def export_graph(
         about=_about(model),
         precision=precision,
         profile=profile,
-        rows=None if panel is None else _newest_rows(panel),
+        rows=None if panel is None else newest_rows(panel),
         max_error=max_error,
     )
 
 
-def _newest_rows(panel: Panel) -> NDArray[np.float32]:
+def newest_rows(panel: Panel) -> NDArray[np.float32]:
     """Lay the newest rows of the longest pieces side by side, (B, T, 1); NaN before a shorter one begins."""
     longest = np.argsort(-panel.lengths, kind="stable")[:_MOST_SERIES]
     rows = np.full((len(longest), min(int(panel.lengths.max()), _MOST_ROWS), 1), np.nan, np.float32)
