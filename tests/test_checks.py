@@ -99,7 +99,7 @@ class ShowsEverything(Fifo):
 
 class KeepsOneRowOfEachCall(Fifo):
     def write(self, ring, count, rows):
-        return super().write(ring, count, rows[:, -1:].expand_as(rows))
+        return super().write(ring, count, rows[:, :, -1:].expand_as(rows))
 
 
 class ReadsTheMeanOfAllLanes(Fifo):
@@ -118,7 +118,7 @@ class MultipliesByTheMask(Fifo):
         visible = self.visible(count)
         slot = torch.remainder(count[:, 1:] - self.n_rows + torch.arange(self.n_rows), self.n_slots).long()
         index = slot[:, None, :, None].expand(-1, ring.shape[1], -1, ring.shape[3])
-        return ring.gather(2, index).transpose(1, 2) * visible[:, :, None, None]
+        return ring.gather(2, index) * visible[:, None, :, None]
 
 
 BROKEN_MEMORIES = {
@@ -149,7 +149,7 @@ class LooksAhead(RunningNormaliser):
 class TrustsEveryValue(RunningNormaliser):
     def forward(self, x, present, norm):
         scale, norm = super().forward(x, present, norm)
-        return scale, torch.cat([norm[..., :3], norm[..., 3:] + x[:, -1, :, None] ** 2 * 0], dim=-1)
+        return scale, torch.cat([norm[:, :3], norm[:, 3:] + x[:, -1:] ** 2 * 0], dim=1)
 
 
 @pytest.mark.parametrize(

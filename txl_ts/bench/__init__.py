@@ -58,7 +58,7 @@ def run_precision(data: str | PathLike[str], out: str | PathLike[str] | None = N
     Parameters
     ----------
     data : path
-        Folder that holds ``ett/ETTh1.csv`` and ``m4_hourly/``.
+        Folder that holds ``ett/ETTh1.csv``.
     out : path, optional
         Folder for the results; nothing is written without it.
     **settings

@@ -16,17 +16,17 @@ from txl_ts.state import TensorSpec
 class MemoryPolicy(Protocol):
     """What a layer keeps of the rows that it has seen. Axis 0 of every tensor is the lane."""
 
-    def specs(self, *, n_layers: int, n_kinds: int, d_model: int) -> tuple[TensorSpec, TensorSpec]:
-        """Describe the memory (L, n_kinds, n_slots, D) and the int32 counters; a fresh lane's are zero."""
+    def specs(self, *, n_layers: int, kinds: Sequence[str], n_heads: int, d_head: int) -> tuple[TensorSpec, ...]:
+        """Describe a ring (H, n_slots, K) per layer and kind, and the int32 counters; a fresh lane's are zero."""
 
     def visible(self, count: Tensor) -> Tensor:
         """Tell which rows that :meth:`read` gives hold something: bool (B, n)."""
 
     def read(self, ring: Tensor, count: Tensor) -> Tensor:
-        """Give one layer's rows (B, n, n_kinds, D), zero where nothing is visible."""
+        """Give the rows (B, H, n, K) of one ring, zero where nothing is visible."""
 
     def write(self, ring: Tensor, count: Tensor, rows: Tensor) -> Tensor:
-        """Give one layer's memory (B, n_kinds, n_slots, D) after rows (B, T, n_kinds, D)."""
+        """Give a ring (B, H, n_slots, K) after rows (B, H, T, K)."""
 
     def advance(self, count: Tensor, *, n_rows: int) -> Tensor:
         """Move the counters on."""
@@ -48,24 +48,23 @@ def check_memory(policy_factory: Callable[..., MemoryPolicy]) -> list[Check]:
 
 
 _MEMORY_SIZES = ({"mem_len": 3, "stride": 2}, {"mem_len": 5, "stride": 1}, {"mem_len": 0, "stride": 3})
-_N_KINDS = 2
+_N_HEADS = 2
 
 
 def _fresh_memory(policy: MemoryPolicy, *, filler: float = 0.0, n_lanes: int = N_LANES) -> tuple[Tensor, Tensor]:
-    mem, count = policy.specs(n_layers=1, n_kinds=_N_KINDS, d_model=D_MODEL)
-    ring = torch.full((n_lanes, *mem.shape[1:]), filler)
-    return ring, torch.zeros(n_lanes, *count.shape, dtype=torch.int32)
+    ring, count = policy.specs(n_layers=1, kinds=("hidden",), n_heads=_N_HEADS, d_head=D_MODEL)
+    return torch.full((n_lanes, *ring.shape), filler), torch.zeros(n_lanes, *count.shape, dtype=torch.int32)
 
 
 def _rows(n_rows: int, *, seed: int = 0, n_lanes: int = N_LANES) -> Tensor:
-    return random(n_lanes, n_rows, _N_KINDS, D_MODEL, seed=seed)
+    return random(n_lanes, _N_HEADS, n_rows, D_MODEL, seed=seed)
 
 
 def _written(
     policy: MemoryPolicy, ring: Tensor, count: Tensor, rows: Tensor, chunks: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
-    for part in rows.split(list(chunks), dim=1):
-        ring, count = policy.write(ring, count, part), policy.advance(count, n_rows=part.shape[1])
+    for part in rows.split(list(chunks), dim=2):
+        ring, count = policy.write(ring, count, part), policy.advance(count, n_rows=part.shape[2])
     return ring, count
 
 
@@ -81,8 +80,8 @@ def _shapes_stay_fixed(factory: Callable[..., MemoryPolicy]) -> None:
             require(same, f"{size}: the counters changed to {counted.dtype} of shape {tuple(counted.shape)}.")
             read, visible = policy.read(after, counted), policy.visible(counted)
             require(visible.shape == n_visible, f"{size}: {n_visible} visible flags became {visible.shape}.")
-            fits = read.shape == (*n_visible, _N_KINDS, D_MODEL)
-            require(fits, f"{size}: reading gave {tuple(read.shape)}, expected {(*n_visible, _N_KINDS, D_MODEL)}.")
+            expected = (n_visible[0], _N_HEADS, n_visible[1], D_MODEL)
+            require(read.shape == expected, f"{size}: reading gave {tuple(read.shape)}, expected {expected}.")
 
 
 def _what_was_written_can_be_read(factory: Callable[..., MemoryPolicy]) -> None:
@@ -131,7 +130,7 @@ def _unfilled_slots_read_as_zero_even_when_they_hold_nan(factory: Callable[..., 
             ring, count = _fresh_memory(policy, filler=filler)
             for n_rows in range(14):
                 read, visible = policy.read(ring, count), policy.visible(count)
-                hidden = read[~visible]
+                hidden = read.transpose(1, 2)[~visible]
                 require((hidden == 0).all(), f"{size}: after {n_rows} rows an unfilled slot reads as {filler}.")
                 require(read.isfinite().all(), f"{size}: after {n_rows} rows a slot that holds {filler} is visible.")
                 ring, count = _written(policy, ring, count, _rows(1, seed=n_rows), [1])

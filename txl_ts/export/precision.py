@@ -21,7 +21,9 @@ from txl_ts.errors import ExportError, ParameterError, ShapeError
 LARGEST_ERROR = 0.05
 _BLOCK = 32  # weights that share a scale in MatMulNBits
 _LARGEST_FLOAT16 = 65504.0
+_PRODUCTS = ("MatMul", "Gemm")
 _N_LANES, _N_ROWS = 4, 320
+_MOST_SINGLE_ROWS = 512  # of a lane, where each row is a call of its own
 
 Array = NDArray[Any]
 
@@ -33,7 +35,7 @@ class Precision:
     Attributes
     ----------
     lower : callable
-        ``lower(onnx, weight, x=…, y=…)`` gives the nodes and initializers that compute ``y = x @ weight``.
+        ``lower(onnx, name, weight, x=…, y=…)`` gives the nodes and initializers of ``y = x @ weight``.
     keeps_linear_path : bool
         True if the linear path stays float32: it was fitted in closed form, and sums a look-back of hundreds of rows.
     is_lane_independent : bool
@@ -96,7 +98,7 @@ def lowered(
         changes["segment"] = {**contract["segment"], "max": 1}
     contract = {**contract, **changes}
     contract["precision_error"] = error = _measured(proto, low, contract, rows)
-    if way.is_lane_independent:
+    if way.is_lane_independent and "fixed" not in contract:
         _refuse_mixed_lanes(low, contract)
     if max_error is not None and not error["max"] <= max_error:
         raise ExportError(
@@ -136,12 +138,16 @@ def _rewritten(proto: Any, way: Precision, kept: Array | None) -> Any:
     weights = _layer_weights(low, kept)
     nodes: list[Any] = []
     for node in low.graph.node:
-        weight = weights.get(node.input[1]) if node.op_type == "MatMul" else None
+        weight = weights.get(node.input[1]) if node.op_type in _PRODUCTS else None
         if weight is None:
             nodes.append(node)
             continue
-        made, initializers = way.lower(onnx, weight, x=node.input[0], y=node.output[0])
+        bias = node.input[2] if len(node.input) > 2 else ""
+        product = f"{weight.name}.product" if bias else node.output[0]
+        made, initializers = way.lower(onnx, weight.name, weight.array, x=node.input[0], y=product)
         nodes += made
+        if bias:
+            nodes.append(onnx.helper.make_node("Add", [product, bias], [node.output[0]]))
         low.graph.initializer.extend(initializers)
     others = [entry for entry in low.graph.initializer if entry.name not in weights]
     _replace_all(low.graph.initializer, others)
@@ -152,21 +158,36 @@ def _rewritten(proto: Any, way: Precision, kept: Array | None) -> Any:
     return low
 
 
-def _layer_weights(proto: Any, kept: Array | None) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Weight:
+    """A matrix (n_in, n_out) that rows are multiplied by."""
+
+    name: str
+    array: Array
+
+
+def _layer_weights(proto: Any, kept: Array | None) -> dict[str, _Weight]:
     """Find the float32 matrices that are read once, at the right of a product: they are those of the layers."""
     from onnx import TensorProto, numpy_helper
 
-    readers: dict[str, list[tuple[str, int]]] = {}
+    readers: dict[str, list[Any]] = {}
     for node in proto.graph.node:
-        for i, name in enumerate(node.input):
-            readers.setdefault(name, []).append((node.op_type, i))
-    found = {
-        entry.name: entry
-        for entry in proto.graph.initializer
-        if entry.data_type == TensorProto.FLOAT and len(entry.dims) == 2 and readers[entry.name] == [("MatMul", 1)]
-    }
-    if kept is not None:
-        found = {name: entry for name, entry in found.items() if not _is_same(numpy_helper.to_array(entry), kept.T)}
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
+    found = {}
+    for entry in proto.graph.initializer:
+        if entry.data_type != TensorProto.FLOAT or len(entry.dims) != 2 or len(readers.get(entry.name, ())) != 1:
+            continue
+        (node,) = readers[entry.name]
+        if node.op_type not in _PRODUCTS or node.input[1] != entry.name:
+            continue
+        given = {attribute.name: attribute.i or attribute.f for attribute in node.attribute}
+        if given.get("transA", 0) or given.get("alpha", 1) != 1 or given.get("beta", 1) != 1:
+            continue
+        array = numpy_helper.to_array(entry)
+        array = array.T if given.get("transB", 0) else array
+        if kept is None or not _is_same(array, kept.T):
+            found[entry.name] = _Weight(entry.name, np.ascontiguousarray(array))
     if not found:
         raise ExportError("the graph multiplies by no constant matrix: there is nothing to lower. Report this.")
     return found
@@ -185,31 +206,27 @@ def _replace_all(field: Any, entries: Sequence[Any]) -> None:
     field.extend(copies)
 
 
-def _float16(onnx: Any, weight: Any, *, x: str, y: str) -> tuple[list[Any], list[Any]]:
+def _float16(onnx: Any, name: str, array: Array, *, x: str, y: str) -> tuple[list[Any], list[Any]]:
     """Keep the weight in float16; the product is one of float32, so that a call's split and company do not show."""
-    array = onnx.numpy_helper.to_array(weight)
     if np.abs(array).max(initial=0) > _LARGEST_FLOAT16:
         raise ExportError(f"a weight of {np.abs(array).max():.3g} is beyond float16. Take precision='float32'.")
-    name = weight.name
     cast = onnx.helper.make_node("Cast", [f"{name}.float16"], [f"{name}.float32"], to=onnx.TensorProto.FLOAT)
     product = onnx.helper.make_node("MatMul", [x, f"{name}.float32"], [y])
     return [cast, product], [onnx.numpy_helper.from_array(array.astype(np.float16), f"{name}.float16")]
 
 
-def _int8_weights(onnx: Any, weight: Any, *, x: str, y: str) -> tuple[list[Any], list[Any]]:
+def _int8_weights(onnx: Any, name: str, array: Array, *, x: str, y: str) -> tuple[list[Any], list[Any]]:
     """Keep the weight in 8 bits, a scale for each 32 rows of a column; rows are not rounded.
 
     ``accuracy_level`` 1 asks for a float32 product. Faster ones round the rows to 8 bits, too: then the last digit of a
     row, which the split into calls decides, may decide a whole step of 1/127.
     """
-    array = onnx.numpy_helper.to_array(weight)
     n_in, n_out = array.shape
     n_blocks = -(-n_in // _BLOCK)
     padded = np.zeros((n_blocks * _BLOCK, n_out), np.float32)
     padded[:n_in] = array
     blocks = padded.T.reshape(n_out, n_blocks, _BLOCK)
     scale = _scales(blocks, axis=2)
-    name = weight.name
     node = onnx.helper.make_node(
         "MatMulNBits",
         [x, f"{name}.int8", f"{name}.scale"],
@@ -227,11 +244,10 @@ def _int8_weights(onnx: Any, weight: Any, *, x: str, y: str) -> tuple[list[Any],
     ]
 
 
-def _int8_dynamic(onnx: Any, weight: Any, *, x: str, y: str) -> tuple[list[Any], list[Any]]:
+def _int8_dynamic(onnx: Any, name: str, array: Array, *, x: str, y: str) -> tuple[list[Any], list[Any]]:
     """Multiply in integers: the weight has a scale per column, the rows of a call one that they give at run time."""
-    array = onnx.numpy_helper.to_array(weight)
     scale = _scales(array, axis=0)
-    name, make = weight.name, onnx.helper.make_node
+    make = onnx.helper.make_node
     nodes = [
         make("DynamicQuantizeLinear", [x], [f"{name}.x", f"{name}.x_scale", f"{name}.x_zero"]),
         make("MatMulInteger", [f"{name}.x", f"{name}.int8", f"{name}.x_zero", f"{name}.zero"], [f"{name}.sum"]),
@@ -277,6 +293,8 @@ def _measured(proto: Any, low: Any, contract: Mapping[str, Any], rows: Array | N
     """Walk the same rows through both graphs, each with its own state, and compare their forecasts."""
     is_drawn = rows is None
     x = _drawn_rows(len(contract["inputs"][0]["channels"])) if rows is None else rows
+    if _longest(contract) == 1:
+        x = x[:_N_LANES, -_MOST_SINGLE_ROWS:]
     size = _deviations(x)[:, None, None, :, None]
     wanted, found = (_walked(_session(graph), x, contract) for graph in (proto, low))
     if not np.array_equal(np.isnan(wanted), np.isnan(found)):
@@ -340,13 +358,18 @@ def _session(proto: Any) -> Any:
 
 def _walked(session: Any, x: Array, contract: Mapping[str, Any]) -> Array:
     """Give forecasts (B, T, h, C, Q) from empty states, in calls that the contract allows."""
-    if not contract["lane_independent"]:
+    if not contract["lane_independent"] or "fixed" in contract:
         return np.concatenate([_chained(session, x[i : i + 1], contract) for i in range(len(x))])
     return _chained(session, x, contract)
 
 
+def _longest(contract: Mapping[str, Any]) -> int:
+    """Rows that a call of the graph may have: one in the graph of one row, and where rows share a scale."""
+    return int(contract.get("fixed", {}).get("time", contract["segment"]["max"]))
+
+
 def _chained(session: Any, x: Array, contract: Mapping[str, Any]) -> Array:
-    states, length = contract["states"], min(64, contract["segment"]["max"])
+    states, length = contract["states"], min(64, _longest(contract))
     past = {state["in"]: np.zeros((len(x), *state["dims"]), state["dtype"]) for state in states}
     names, found = ["y", *(state["out"] for state in states)], []
     start = np.zeros((len(x), 1), np.int32)
