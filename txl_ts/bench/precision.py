@@ -64,7 +64,8 @@ def run(data: str | PathLike[str], *, seeds: tuple[int, ...] = (0,), command: st
         "protocol": [
             f"ETTh1, default forecaster at h {H}, one epoch, fitted on {ett.N_FITTED:,} rows. Errors: "
             "forecasts beside those of the float32 graph, all steps and quantiles, in standard deviations of each "
-            "series, over the newest rows (2,048 at most) of all 7 series; where a row is a call of its own, over 512 rows of 4 series.",
+            "series, over the newest rows (2,048 at most) of all 7 series; "
+            "where a row is a call of its own, over 512 rows of 4 series.",
             f"Growth: {_N_ROWS:,} rows of one series, {_N_TURNS} times after each other; root mean square of the last "
             "turn over that of the second. CPU time: one row of one stream, one thread, median of "
             f"{_CALLS} calls.",
