@@ -172,21 +172,42 @@ def _examples(model: TXLModel, *, fixed: bool) -> tuple[Tensor, ...]:
 def _exported(graph: StreamGraph, examples: tuple[Tensor, ...], profile: Profile) -> Any:
     past = [f"past.{i:02d}.{name}" for i, name in enumerate(graph.names)]
     lanes, lanes_and_rows = {0: "batch"}, {0: "batch", 1: "time"}
-    dynamic = {"x": lanes_and_rows, "start": lanes, "past": tuple(lanes for _ in past)}
+    return traced(
+        graph,
+        examples,
+        profile=profile,
+        dynamic_shapes=None
+        if graph.fixed
+        else {"x": lanes_and_rows, "start": lanes, "past": tuple(lanes for _ in past)},
+        input_names=["x", "start", *past],
+        output_names=["y", *(name.replace("past", "present", 1) for name in past)],
+    )
+
+
+def traced(
+    module: torch.nn.Module, examples: tuple[Tensor, ...], *, profile: Profile = PROFILES["opset18"], **options: Any
+) -> Any:
+    """Run torch's exporter in a profile of our graphs, without what it prints and notes.
+
+    Parameters
+    ----------
+    module : Module
+    examples : tuple of Tensor
+    profile : Profile
+    **options
+        Of ``torch.onnx.export``: names, dynamic shapes.
+
+    Returns
+    -------
+    onnx.ModelProto
+    """
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)  # the exporter logs its progress
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's own deprecations
             program: Any = torch.onnx.export(
-                graph,
-                examples,
-                dynamo=True,
-                opset_version=profile.opset,
-                dynamic_shapes=None if graph.fixed else dynamic,
-                input_names=["x", "start", *past],
-                output_names=["y", *(name.replace("past", "present", 1) for name in past)],
-                verbose=False,
+                module, examples, dynamo=True, opset_version=profile.opset, verbose=False, **options
             )
     finally:
         logging.disable(level)
