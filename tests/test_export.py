@@ -596,7 +596,7 @@ def export_spoilt(exported, monkeypatch, tmp_path):
         spoil(proto)
         fixed = onnx.load(exported.path.with_suffix(".step.onnx"))
         del fixed.metadata_props[:]
-        monkeypatch.setattr("txl_ts.export.onnx._exported", lambda graph, _: fixed if graph.fixed else proto)
+        monkeypatch.setattr("txl_ts.export.onnx._exported", lambda graph, *_: fixed if graph.fixed else proto)
         return export_onnx(exported.model, tmp_path / "load.onnx", about=ABOUT)
 
     return export

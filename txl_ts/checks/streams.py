@@ -183,7 +183,7 @@ def _the_split_of_rows_does_not_matter(bench: StreamBench) -> None:
 
 
 def _catching_up_equals_row_by_row(bench: StreamBench) -> None:
-    n_rows = bench.promises.longest + 40  # more than one run takes
+    n_rows = bench.promises.longest + 80  # more than one run takes
     x = bench.values(n_rows)["valve"]
     caught_up, slow = bench.open(), bench.open()
     whole = caught_up.step({"valve": bench.rows(x)})["valve"].forecasts

@@ -23,6 +23,7 @@ def bench_program() -> typer.Typer:
     program.command("clients")(clients)
     program.command("ett")(ett)
     program.command("m4")(m4)
+    program.command("precision")(precision)
     program.command("speed")(speed)
     program.command("step")(step)
     program.command("alarms")(alarms)
@@ -74,6 +75,15 @@ def m4(
     """M4 Hourly or Weekly, by the competition's measures."""
     said = {"group": (group, "Hourly"), "held-out": (held_out, False), "seeds": (seeds, "0,1,2")}
     _run("m4", data, out, seeds=seeds, baselines_only=baselines_only, said=said, group=group, held_out=held_out)
+
+
+def precision(
+    data: Data,
+    out: Out = RESULTS,
+    seeds: Annotated[str, typer.Option(help="The first is used.", metavar="N")] = "0",
+) -> None:
+    """What fewer bits cost in an exported graph."""
+    _run("precision", data, out, seeds=seeds, baselines_only=False, said={"seeds": (seeds, "0")})
 
 
 def speed(

@@ -7,7 +7,9 @@ from typing import Any
 from txl_ts.errors import FileFormatError
 
 
-def run_export(model: Path, out: Path | None) -> None:
+def run_export(
+    model: Path, out: Path | None, *, precision: str = "float32", profile: str = "opset18", max_error: float = 0.05
+) -> None:
     """Write graph, contract and fitted memories of a saved forecaster, side by side.
 
     Parameters
@@ -16,13 +18,15 @@ def run_export(model: Path, out: Path | None) -> None:
         What ``TXLForecaster.save`` wrote.
     out : Path or None
         The graph; by default beside the model, with the suffix ``.onnx``.
+    precision, profile, max_error
+        As in ``TXLForecaster.export_onnx``.
     """
     from txl_ts.estimators.forecaster import TXLForecaster
 
     graph = model.with_suffix(".onnx") if out is None else out
     state = graph.with_name(f"{graph.stem}-state.txl")
     forecaster = TXLForecaster.load(model)
-    contract = forecaster.export_onnx(graph)
+    contract = forecaster.export_onnx(graph, precision=precision, profile=profile, max_error=max_error)
     forecaster.export_state(state)
     print("\n".join(contract_lines(contract)))
     print(
@@ -81,9 +85,21 @@ def contract_lines(contract: dict[str, Any]) -> list[str]:
         _line("state", f"{contract['state_nbytes'] / 1024:.1f} KiB per stream"),
         *(_line(f"  {s['in']}", f"{s['dtype']} [batch, {', '.join(map(str, s['dims']))}]") for s in contract["states"]),
         _line("rows per call", f"{segment['min']} to {segment['max']}"),
-        _line("opset, IR", f"{contract['opset']}, {contract['ir']}"),
+        _line("opset, IR", f"{contract['opset']}, {contract['ir']}{_runtime(contract)}"),
+        _line("precision", _precision(contract)),
         _line("parity", f"{parity['max_relative']:.1e} over {parity['rows']} rows × {parity['lanes']} lanes"),
     ]
+
+
+def _runtime(contract: dict[str, Any]) -> str:
+    return f"; ONNX Runtime {contract['min_onnxruntime']} or newer" if "min_onnxruntime" in contract else ""
+
+
+def _precision(contract: dict[str, Any]) -> str:
+    error = contract.get("precision_error")
+    if error is None:
+        return str(contract["precision"])
+    return f"{contract['precision']}: off by at most {error['max']:.1e} {error['unit']}, on {error['on']}"
 
 
 def _line(name: str, value: Any) -> str:

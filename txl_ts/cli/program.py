@@ -53,6 +53,13 @@ def export(
     triton: Annotated[
         Path | None, typer.Option(help="Write a model repository for Triton instead.", metavar="DIR")
     ] = None,
+    precision: Annotated[
+        str, typer.Option(help="Of the weights: float32, float16, int8-weights or int8-dynamic.")
+    ] = "float32",
+    profile: Annotated[str, typer.Option(help="Version of ONNX's operators: opset18 or opset23.")] = "opset18",
+    max_error: Annotated[
+        float, typer.Option(help="Largest error of a precision, in standard deviations of the target.")
+    ] = 0.05,
 ) -> None:
     """Write a saved forecaster as one stateful ONNX graph.
 
@@ -61,7 +68,7 @@ def export(
     from txl_ts.cli.graph import run_export, run_export_triton
 
     if triton is None:
-        run_export(model, out)
+        run_export(model, out, precision=precision, profile=profile, max_error=max_error)
     elif out is None:
         run_export_triton(model, triton)
     else:

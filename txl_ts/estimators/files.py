@@ -18,7 +18,7 @@ from txl_ts.errors import FileFormatError
 from txl_ts.estimators.fleet import Fleet
 from txl_ts.export import contract_of, export_onnx
 from txl_ts.export.triton import export_triton
-from txl_ts.frames import FrameStyle, parse_freq
+from txl_ts.frames import FrameStyle, Panel, parse_freq
 from txl_ts.live import LiveSession
 from txl_ts.model import TXLModel
 from txl_ts.state import to_arrays
@@ -118,9 +118,39 @@ def export_state(path: str | PathLike[str], model: TXLForecaster) -> None:
     save(path, Bundle("stream-state", config, {"state": to_arrays(model._fleet.state)}, positions))
 
 
-def export_graph(path: str | PathLike[str], model: TXLForecaster) -> dict[str, Any]:
+# Of the rows that the error of a precision is measured on: enough to see it, few enough for seconds.
+_MOST_SERIES, _MOST_ROWS = 16, 2048
+
+
+def export_graph(
+    path: str | PathLike[str],
+    model: TXLForecaster,
+    *,
+    precision: str,
+    profile: str,
+    panel: Panel | None,
+    max_error: float | None,
+) -> dict[str, Any]:
     """Write the ONNX graph and its contract; see :meth:`TXLForecaster.export_onnx`."""
-    return export_onnx(model._model, path, about=_about(model))
+    return export_onnx(
+        model._model,
+        path,
+        about=_about(model),
+        precision=precision,
+        profile=profile,
+        rows=None if panel is None else newest_rows(panel),
+        max_error=max_error,
+    )
+
+
+def newest_rows(panel: Panel) -> NDArray[np.float32]:
+    """Lay the newest rows of the longest pieces side by side, (B, T, 1); NaN before a shorter one begins."""
+    longest = np.argsort(-panel.lengths, kind="stable")[:_MOST_SERIES]
+    rows = np.full((len(longest), min(int(panel.lengths.max()), _MOST_ROWS), 1), np.nan, np.float32)
+    for lane, piece in zip(rows[:, :, 0], longest, strict=True):
+        newest = panel.values[panel.offsets[piece] : panel.offsets[piece + 1]][-len(lane) :]
+        lane[len(lane) - len(newest) :] = newest
+    return rows
 
 
 def export_repository(folder: str | PathLike[str], model: TXLForecaster, **settings: Any) -> dict[str, Any]:

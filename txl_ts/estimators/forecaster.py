@@ -21,6 +21,7 @@ from txl_ts.estimators.columns import forecast_columns, pick_quantiles
 from txl_ts.estimators.fitting import Fitted, fit_panel
 from txl_ts.estimators.fleet import Fleet
 from txl_ts.estimators.sizes import resolve_season, resolve_sizes
+from txl_ts.export import LARGEST_ERROR
 from txl_ts.frames import FrameStyle, Freq, Panel, id_frame, long_frame, read_long
 from txl_ts.live import LiveSession
 from txl_ts.model import TXLModel
@@ -471,16 +472,33 @@ class TXLForecaster(BaseEstimator):
         self._check_fitted()
         files.export_state(path, self)
 
-    def export_onnx(self, path: str | PathLike[str]) -> dict[str, Any]:
+    def export_onnx(
+        self,
+        path: str | PathLike[str],
+        *,
+        precision: str = "float32",
+        profile: str = "opset18",
+        df: Any = None,
+        max_error: float | None = LARGEST_ERROR,
+    ) -> dict[str, Any]:
         """Write the model as one stateful ONNX graph, with its memories as inputs and outputs.
 
         Scaling, missing values, the linear path and the quantiles are inside the graph. What was written is run and
-        compared with the model before it is kept.
+        compared with the model before it is kept. A precision with fewer bits makes the file smaller, not faster; its
+        error is measured against the float32 graph and stands in the contract.
 
         Parameters
         ----------
         path : path
             Such as ``"demand.onnx"``; the contract goes beside it, as ``demand.contract.json``.
+        precision : {"float32", "float16", "int8-weights", "int8-dynamic"}
+            How the weights of the layers are kept. The last one takes one row of one series per call.
+        profile : {"opset18", "opset23"}
+            Version of ONNX's operators: ONNX Runtime 1.16 or newer runs the first, 1.23 or newer the second.
+        df : frame, optional
+            Rows to measure the error of the precision on, with the columns of ``fit``; without them rows are drawn.
+        max_error : float or None
+            Largest error of a precision that is accepted, in standard deviations of the target; None accepts any.
 
         Returns
         -------
@@ -489,10 +507,11 @@ class TXLForecaster(BaseEstimator):
 
         Raises
         ------
-        NotFittedError, MissingExtraError, ExportError, SaveError
+        NotFittedError, ParameterError, FrameError, MissingExtraError, ExportError, SaveError
         """
         self._check_fitted()
-        return files.export_graph(path, self)
+        panel = None if df is None else self._read_more(df, continues=False)
+        return files.export_graph(path, self, precision=precision, profile=profile, panel=panel, max_error=max_error)
 
     def export_triton(
         self,

@@ -1,4 +1,4 @@
-"""Write the graph: export, contract, lint. The file runs wherever ONNX Runtime 1.16 or newer does.
+"""Write the graph: export, contract, lint. By default the file runs wherever ONNX Runtime 1.16 or newer does.
 
 There are two graphs: ``<name>.onnx`` takes any number of lanes and rows, ``<name>.step.onnx`` one row of one lane in
 half the time, with the same states. The contract is one JSON document, inside each file
@@ -14,21 +14,33 @@ import warnings
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from txl_ts import __version__
-from txl_ts.errors import ExportError, FileFormatError, MissingExtraError, SaveError
+from txl_ts.errors import ExportError, FileFormatError, MissingExtraError, ParameterError, SaveError
 from txl_ts.export.graph import StreamGraph
+from txl_ts.export.precision import LARGEST_ERROR, lowered, needed_onnxruntime, version_of
 from txl_ts.model import TXLModel, is_memory
 from txl_ts.state import to_arrays
 from txl_ts.store.atomic import replacing
 
 SCHEMA = "1.0.0"
-OPSET, IR = 18, 8
+
+
+class Profile(NamedTuple):
+    """Version of ONNX's operators and of its file format, and the oldest ONNX Runtime that reads both."""
+
+    opset: int
+    ir: int
+    onnxruntime: str
+
+
+PROFILES = {"opset18": Profile(18, 8, "1.16"), "opset23": Profile(23, 11, "1.23")}
 CONTRACT_KEY = "txl_ts.contract"
 STEP_SUFFIX = ".step.onnx"
 # A call's rows are one triangular matrix product in the graph; more rows are split by the session.
@@ -38,7 +50,16 @@ TOLERANCE = 1e-5
 _CONTROL_FLOW = {"If", "Loop", "Scan"}
 
 
-def export_onnx(model: TXLModel, path: str | PathLike[str], *, about: Mapping[str, Any]) -> dict[str, Any]:
+def export_onnx(
+    model: TXLModel,
+    path: str | PathLike[str],
+    *,
+    about: Mapping[str, Any],
+    precision: str = "float32",
+    profile: str = "opset18",
+    rows: NDArray[Any] | None = None,
+    max_error: float | None = LARGEST_ERROR,
+) -> dict[str, Any]:
     """Export a model and check what was written against it.
 
     Parameters
@@ -49,6 +70,13 @@ def export_onnx(model: TXLModel, path: str | PathLike[str], *, about: Mapping[st
     about : mapping
         What only the estimator knows: ``model_type``, ``model_digest``, ``freq``, ``time``, ``channels`` and
         ``trained`` (rows of a training segment).
+    precision : {"float32", "float16", "int8-weights", "int8-dynamic"}
+        Of the weights of the layers, see :mod:`txl_ts.export.precision`.
+    profile : {"opset18", "opset23"}
+        Version of ONNX's operators.
+    rows, max_error
+        What the error of a precision is measured on, and how large it may be; see
+        :func:`~txl_ts.export.precision.lowered`.
 
     Returns
     -------
@@ -57,22 +85,34 @@ def export_onnx(model: TXLModel, path: str | PathLike[str], *, about: Mapping[st
 
     Raises
     ------
+    ParameterError, ShapeError
+        If an argument cannot work.
     MissingExtraError
         Without onnx, onnxscript or onnxruntime.
     ExportError
-        If the graph is not what the contract says, or its numbers are not the model's. Nothing is written then.
+        If the graph is not what the contract says, its numbers are not the model's, or those of the precision are
+        further from them than ``max_error``. Nothing is written then.
     SaveError
         If a file cannot be written.
     """
-    onnx = _onnx()
+    if profile not in PROFILES:
+        raise ParameterError(f"profile={profile!r}, expected one of {list(PROFILES)}.")
+    needed = needed_onnxruntime(precision, PROFILES[profile].onnxruntime)
+    onnx = _onnx(needed)
     path = Path(path)
     if not path.parent.is_dir():
         raise SaveError(f"there is no folder {str(path.parent)!r} to write {path.name!r} into. Make it first.")
+    linear_path = model.linear_path.weight.detach().numpy()
     data, contracts = {}, []
     for suffix, fixed in ((".onnx", None), (STEP_SUFFIX, {"batch": 1, "time": 1})):
-        proto = _exported(StreamGraph(model, fixed=bool(fixed)), _examples(model, fixed=bool(fixed)))
-        contract = contract_of(model, about=about) | ({"fixed": fixed} if fixed else {})
+        graph = StreamGraph(model, fixed=bool(fixed))
+        proto = _exported(graph, _examples(model, fixed=bool(fixed)), PROFILES[profile])
+        contract = contract_of(model, about=about, profile=profile) | ({"fixed": fixed} if fixed else {})
         contract["parity"] = _lint(onnx, proto, model, fixed=fixed or {})
+        if precision != "float32":
+            proto, contract = lowered(
+                proto, contract, precision, linear_path=linear_path, rows=rows, max_error=max_error
+            )
         entry = proto.metadata_props.add()
         entry.key, entry.value = CONTRACT_KEY, json.dumps(contract, allow_nan=False)
         data[path.with_suffix(suffix)] = proto.SerializeToString()
@@ -100,15 +140,21 @@ def load_proto(path: str | PathLike[str]) -> Any:
         raise FileFormatError(f"{os.fspath(path)!r} is no ONNX graph ({error}).") from error
 
 
-def _onnx() -> Any:
+def _onnx(runtime: str = "0") -> Any:
+    """Import onnx, and see that the packages are there with which a graph is made and run before it is trusted."""
     try:
         import onnx
-        import onnxruntime  # noqa: F401 - the graph is run before it is trusted
+        import onnxruntime
         import onnxscript  # noqa: F401 - torch's exporter needs it
     except ImportError as error:
         raise MissingExtraError(
             f'{error.name} is needed to export. Install it with `pip install "txl-ts[export,ort]"`.'
         ) from error
+    if version_of(onnxruntime.__version__) < version_of(runtime):
+        raise ExportError(
+            f"this graph needs onnxruntime {runtime}, {onnxruntime.__version__} is installed. Upgrade it, or take "
+            "precision='float32' and profile='opset18'."
+        )
     return onnx
 
 
@@ -123,12 +169,13 @@ def _examples(model: TXLModel, *, fixed: bool) -> tuple[Tensor, ...]:
     return x, torch.zeros(n_lanes, 1, dtype=torch.int32), *noise.values()
 
 
-def _exported(graph: StreamGraph, examples: tuple[Tensor, ...]) -> Any:
+def _exported(graph: StreamGraph, examples: tuple[Tensor, ...], profile: Profile) -> Any:
     past = [f"past.{i:02d}.{name}" for i, name in enumerate(graph.names)]
     lanes, lanes_and_rows = {0: "batch"}, {0: "batch", 1: "time"}
     return traced(
         graph,
         examples,
+        profile=profile,
         dynamic_shapes=None
         if graph.fixed
         else {"x": lanes_and_rows, "start": lanes, "past": tuple(lanes for _ in past)},
@@ -137,13 +184,16 @@ def _exported(graph: StreamGraph, examples: tuple[Tensor, ...]) -> Any:
     )
 
 
-def traced(module: torch.nn.Module, examples: tuple[Tensor, ...], **options: Any) -> Any:
-    """Run torch's exporter in the profile of our graphs, without what it prints and notes.
+def traced(
+    module: torch.nn.Module, examples: tuple[Tensor, ...], *, profile: Profile = PROFILES["opset18"], **options: Any
+) -> Any:
+    """Run torch's exporter in a profile of our graphs, without what it prints and notes.
 
     Parameters
     ----------
     module : Module
     examples : tuple of Tensor
+    profile : Profile
     **options
         Of ``torch.onnx.export``: names, dynamic shapes.
 
@@ -157,12 +207,12 @@ def traced(module: torch.nn.Module, examples: tuple[Tensor, ...], **options: Any
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's own deprecations
             program: Any = torch.onnx.export(
-                module, examples, dynamo=True, opset_version=OPSET, verbose=False, **options
+                module, examples, dynamo=True, opset_version=profile.opset, verbose=False, **options
             )
     finally:
         logging.disable(level)
     proto = program.model_proto
-    proto.ir_version = IR
+    proto.ir_version = profile.ir
     # The exporter notes where in whose sources each node was made: most of the file, and nobody's business.
     for holder in (proto, proto.graph, *proto.graph.node, *proto.graph.value_info):
         del holder.metadata_props[:]
@@ -171,7 +221,7 @@ def traced(module: torch.nn.Module, examples: tuple[Tensor, ...], **options: Any
     return proto
 
 
-def contract_of(model: TXLModel, *, about: Mapping[str, Any]) -> dict[str, Any]:
+def contract_of(model: TXLModel, *, about: Mapping[str, Any], profile: str = "opset18") -> dict[str, Any]:
     """Write down what a graph of this model promises; ``about`` as in :func:`export_onnx`."""
     config = model.config
     shape = ["batch", "time", config.h, config.n_channels, len(config.quantiles)]
@@ -219,8 +269,10 @@ def contract_of(model: TXLModel, *, about: Mapping[str, Any]) -> dict[str, Any]:
         "missing": "NaN",
         "calendar": [],
         "precision": "float32",
-        "opset": OPSET,
-        "ir": IR,
+        "opset": PROFILES[profile].opset,
+        "ir": PROFILES[profile].ir,
+        "domains": [],
+        "min_onnxruntime": PROFILES[profile].onnxruntime,
         "lane_independent": True,
     }
 
