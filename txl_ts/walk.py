@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from tqdm import tqdm
 
 from txl_ts.model import TorchState, TXLModel
 from txl_ts.state import State, init_state
@@ -31,11 +32,14 @@ class Pace:
         Empty the memories (not the normaliser) every so many rows of a run; for comparisons.
     lane_width : int
         Lanes that run side by side.
+    bar : str, optional
+        Show a bar with this name and the rows per second, once a walk takes longer than a second.
     """
 
     fixed_grid: bool = False
     reset_every: int | None = None
     lane_width: int = 64
+    bar: str | None = None
 
     def n_rows(self, *, left: int, row: int, n_lanes: int) -> int:
         """Rows of the next call, when ``left`` remain from ``row`` on."""
@@ -95,22 +99,25 @@ def walk(
     Stretch
     """
     length = np.array([len(run) for run in runs], np.int64)
-    for batch in _batches(length, lane_width=pace.lane_width, equal_length=pace.fixed_grid):
-        lanes, row = batch, 0
-        kept = init_state(model.state_specs(), n_lanes=len(batch)) if state is None else state
-        while len(lanes := lanes[length[lanes] > row]):
-            # Without a state of the caller's, lanes are counted within the batch; those that end first stand last.
-            at = np.arange(len(lanes)) if state is None else lanes
-            if pace.reset_every and row % pace.reset_every == 0:
-                kept["count"][at] = 0
-            n_rows = pace.n_rows(left=int(length[lanes].min()) - row, row=row, n_lanes=len(lanes))
-            rows = np.stack([runs[lane][row : row + n_rows] for lane in lanes]).reshape(len(lanes), n_rows, -1)
-            first = 0 if wanted_from is None else int(wanted_from[lanes].min())
-            width = pace.lane_width if pace.fixed_grid else len(lanes)
-            y = _call(model, rows, kept, at, width=width, wanted=first < row + n_rows)
-            if y is not None:
-                yield Stretch(lanes, row, y)
-            row += n_rows
+    total = int(length.sum())
+    with tqdm(total=total, desc=pace.bar, unit="row", unit_scale=True, delay=1, disable=pace.bar is None) as bar:
+        for batch in _batches(length, lane_width=pace.lane_width, equal_length=pace.fixed_grid):
+            lanes, row = batch, 0
+            kept = init_state(model.state_specs(), n_lanes=len(batch)) if state is None else state
+            while len(lanes := lanes[length[lanes] > row]):
+                # Without a state of the caller's, lanes are counted within the batch; those that end first stand last.
+                at = np.arange(len(lanes)) if state is None else lanes
+                if pace.reset_every and row % pace.reset_every == 0:
+                    kept["count"][at] = 0
+                n_rows = pace.n_rows(left=int(length[lanes].min()) - row, row=row, n_lanes=len(lanes))
+                rows = np.stack([runs[lane][row : row + n_rows] for lane in lanes]).reshape(len(lanes), n_rows, -1)
+                first = 0 if wanted_from is None else int(wanted_from[lanes].min())
+                width = pace.lane_width if pace.fixed_grid else len(lanes)
+                y = _call(model, rows, kept, at, width=width, wanted=first < row + n_rows)
+                if y is not None:
+                    yield Stretch(lanes, row, y)
+                row += n_rows
+                bar.update(n_rows * len(lanes))
 
 
 def _batches(length: NDArray[np.int64], *, lane_width: int, equal_length: bool) -> Iterator[NDArray[np.int64]]:

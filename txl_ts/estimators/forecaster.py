@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from os import PathLike
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +20,16 @@ from txl_ts.estimators.backtest import Batch, backtest, cutoff_range, metrics_of
 from txl_ts.estimators.columns import forecast_columns, pick_quantiles
 from txl_ts.estimators.fitting import Fitted, fit_panel
 from txl_ts.estimators.fleet import Fleet
+from txl_ts.estimators.pictures import draw_forecast
 from txl_ts.estimators.sizes import resolve_season, resolve_sizes
 from txl_ts.frames import FrameStyle, Freq, Panel, id_frame, long_frame, read_long
 from txl_ts.live import LiveSession
 from txl_ts.model import TXLModel
 from txl_ts.training import History, LinearFit, TrainingSettings
 from txl_ts.walk import Pace
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class NotFittedError(TxlError, SklearnNotFittedError):
@@ -91,7 +95,8 @@ class TXLForecaster(BaseEstimator):
         series are there. Slower.
     random_state : int
     verbose : bool
-        Show a bar while training, and what was cleaned, chosen and gained after it.
+        Show a bar with rows per second while training, and in walks that take longer than a second; after a fit, what
+        was cleaned, chosen and gained.
 
     Attributes
     ----------
@@ -438,6 +443,44 @@ class TXLForecaster(BaseEstimator):
         y, cutoffs = found.y.ravel(), found.cutoffs.repeat(steps)
         return self._frame(panel.style, panel, series, stamps, wanted, values, target=y, cutoffs=cutoffs)
 
+    def plot(
+        self,
+        df: Any = None,
+        *,
+        ids: Sequence[str | int] | None = None,
+        h: int | None = None,
+        level: Sequence[float] | None = None,
+        n_history: int | None = None,
+    ) -> Figure:
+        """Draw the forecasts of the kept memories, one panel per series. Needs the extra ``plot``.
+
+        Parameters
+        ----------
+        df : frame, optional
+            Rows with the columns of ``fit``: those up to the last one that was taken in are drawn as history, later
+            ones as what came.
+        ids : sequence, optional
+            Series to draw. Default: the first six.
+        h : int, optional
+            As in :meth:`predict`.
+        level : sequence of float, optional
+            Bands in percent. Default: 80, or less where the trained quantiles do not reach it.
+        n_history : int, optional
+            Rows of history per panel. Default: four times the rows of the forecast.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            Shown by a notebook; ``figure.savefig("forecast.png")`` writes it. For backtests there is
+            :func:`txl_ts.plots.plot_backtest`.
+
+        Raises
+        ------
+        NotFittedError, MissingExtraError, ParameterError, FrameError, StateError
+        """
+        self._check_fitted()
+        return draw_forecast(self, df, ids=ids, h=h, level=level, n_history=n_history)
+
     # -- files ------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -603,6 +646,7 @@ class TXLForecaster(BaseEstimator):
         return Pace(
             fixed_grid=self.deterministic,
             reset_every=None if self.carry_memory else self.segment_len * config.stride,
+            bar="walking" if self.verbose else None,
         )
 
     def _steps(self, h: int | None) -> int:

@@ -97,6 +97,7 @@ class Trainer:
         self.n_lanes = max(min(len(train.pieces), settings.batch_size), 1)
         self.n_phases = min(stride, max(settings.batch_size // self.n_lanes, 1))
         self.n_rows = settings.segment_len * stride
+        self._rows_per_step = self.n_lanes * self.n_rows
         # An epoch walks each piece by some of its phases, and has enough steps to be worth a look at the validation.
         self.n_passes = 1
         per_pass = max(self._count_steps(), 1)
@@ -132,11 +133,12 @@ class Trainer:
             history.validation.append(self.validation_loss())
             progress.best = _copied(self.model.state_dict())
         with tqdm(
-            total=self.settings.max_epochs * self.n_steps,
-            initial=history.epochs * self.n_steps + progress.step,
+            total=self.settings.max_epochs * self.n_steps * self._rows_per_step,
+            initial=(history.epochs * self.n_steps + progress.step) * self._rows_per_step,
             disable=not self.settings.verbose,
             desc="training",
-            unit="step",
+            unit="row",
+            unit_scale=True,
         ) as bar:
             while history.epochs < self.settings.max_epochs and not self._is_patience_over():
                 self._epoch(after_step, bar)
@@ -188,7 +190,7 @@ class Trainer:
         for segment in segments(self.train, steps, n_rows=self.n_rows, h=self.model.config.h):
             progress.loss_sum += self._step(segment, phases)
             progress.step += 1
-            bar.update()
+            bar.update(self._rows_per_step)
             if after_step:
                 after_step()
         history.train.append(progress.loss_sum / max(progress.step, 1))
