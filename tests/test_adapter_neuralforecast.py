@@ -51,9 +51,9 @@ def test_backtests_are_those_of_the_forecaster(nf, panel):
     found = nf.cross_validation(panel, n_windows=2, step_size=6, level=[90])
     model = TXLForecaster(h=12, freq="ME", context=24, quantiles=QUANTILES, random_state=1, **SMALL)
     expected = model.cross_validation(panel.drop(columns="trend"), n_windows=2, step_size=6, level=[90])
-    pd.testing.assert_frame_equal(found, expected)
+    pd.testing.assert_frame_equal(found, expected.astype({"y": float}))  # as it came
     again = nf.cross_validation(panel, n_windows=None, test_size=18, step_size=6, level=[90])
-    pd.testing.assert_frame_equal(again, expected)
+    pd.testing.assert_frame_equal(again, found)
 
 
 def test_models_stand_side_by_side_under_their_aliases(panel):
