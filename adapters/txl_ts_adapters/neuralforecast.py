@@ -534,11 +534,12 @@ class NeuralForecast:
         return df, static if static_df is None else static_df, columns
 
     def _back(self, table: nw.DataFrame[Any], df: Any = None) -> Any:
-        """Give ids and target the types that they came with: AirPassengersDF of neuralforecast counts its series in floats."""
+        """Give ids and target the types that they came with (AirPassengersDF counts its series in floats)."""
         name = table.columns[0]
         floats = self._has_float_ids if df is None else _has_floats(df, name)
         table = table.with_columns(nw.col(name).cast(nw.Float64)) if floats else table
-        if df is not None:  # a backtest shows the target; its numbers are float32 inside
+        if df is not None:  # a backtest: by cutoff, then time; its target is float32 inside
+            table = nw.maybe_reset_index(table.sort([name, table.columns[2], table.columns[1]]))
             kind = nw.from_native(df, eager_only=True)[table.columns[-1]].dtype
             table = table.with_columns(nw.col(table.columns[-1]).cast(kind)) if kind.is_float() else table
         return table.to_native()
