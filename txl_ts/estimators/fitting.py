@@ -93,7 +93,7 @@ def _train(
 ) -> Fitted:
     torch.manual_seed(settings.random_state)
     model = TXLModel(config)
-    model.normaliser.fit(panel.values[_trained(rows.train)])
+    model.normaliser.fit(model.units.into(torch.from_numpy(panel.values[_trained(rows.train)])).numpy())
     linear = fit_linear_path(model, rows.train, rows.validation, seed=settings.random_state, known=penalty)
     model.head.set_spread(linear.spread, config.quantiles)
     trainer = Trainer(model, rows.train, rows.validation, settings)

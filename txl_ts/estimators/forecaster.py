@@ -63,6 +63,11 @@ class TXLForecaster(BaseEstimator):
         series; ``params_`` says what was chosen.
     scaler : {"running", "standard"}
         Normalise each series by what it has seen so far, or all by the training rows.
+    transform : {"log1p", "sqrt", "asinh"}, optional
+        The model sees the target through this map, and losses are measured there; forecasts and bands come back in raw
+        units, in the exported graph too. ``log1p`` and ``sqrt`` keep the sign of negative values.
+    non_negative : bool
+        Forecasts below 0 become 0.
     memory : {"fifo"}
         Memory policy.
     d_model, n_layers, n_heads : int
@@ -153,6 +158,8 @@ class TXLForecaster(BaseEstimator):
         lookback: int | Literal["auto"] = "auto",
         half_life: float | Literal["auto"] = "auto",
         scaler: str = "running",
+        transform: str | None = None,
+        non_negative: bool = False,
         memory: str = "fifo",
         d_model: int = 64,
         n_layers: int = 2,
@@ -185,6 +192,8 @@ class TXLForecaster(BaseEstimator):
         self.lookback = lookback
         self.half_life = half_life
         self.scaler = scaler
+        self.transform = transform
+        self.non_negative = non_negative
         self.memory = memory
         self.d_model = d_model
         self.n_layers = n_layers

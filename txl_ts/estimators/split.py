@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from txl_ts.config import ModelConfig
+from txl_ts.embeddings import Units
 from txl_ts.frames import Panel
 from txl_ts.losses import LOSSES
 from txl_ts.training import Origins, Pieces
@@ -54,7 +56,8 @@ def split(panel: Panel, config: ModelConfig, *, val_rows: NDArray[np.int64], sea
     end = np.zeros(panel.n_series, np.int64)
     np.maximum.at(end, panel.piece_series, stop)
     cut = (end - val_rows)[panel.piece_series]
-    unit = _units(panel, stop=np.minimum(stop, cut), season=season, kind=LOSSES[loss].unit)
+    measured = Units(config.transform).into(torch.from_numpy(panel.values)).numpy()  # errors are in the model's units
+    unit = _units(replace(panel, values=measured), stop=np.minimum(stop, cut), season=season, kind=LOSSES[loss].unit)
     train_stop = np.clip(cut, first, stop)
     # A row may forecast once a patch, or a look-back on long series, has been seen.
     warm = np.where(stop - first >= 3 * config.lookback + config.h, config.lookback, config.patch_len)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from txl_ts.embeddings import Units
 from txl_ts.errors import TrainingError
 from txl_ts.losses import LOSSES, forecast_loss
 from txl_ts.model import Front, TorchState, TXLModel
@@ -173,6 +174,9 @@ class Trainer:
                 target, usable = segment.targets(picked, front.scale)
                 level = front.scale.mean + front.scale.rest
                 point = level[:, :, None] + z[..., median] * front.scale.deviation[:, :, None]
+                if front.scale.units != Units():
+                    shift, back = front.scale.shift[:, :, None], front.scale.units.back
+                    target, point = back(target + shift), back(point + shift)
                 error = (target - point)[usable].double()
                 square += float(error.square().sum())
                 absolute += float(error.abs().sum())

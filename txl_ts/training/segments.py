@@ -63,8 +63,9 @@ class Segment:
     h: int
 
     def targets(self, picked: Tensor, scale: Scale) -> tuple[Tensor, Tensor]:
-        """Give targets above the lane's shift, (B, n, h, 1), at the picked rows, and which of them count."""
-        target = self.ahead[:, picked[:, None] + torch.arange(1, self.h + 1)][..., None] - scale.shift[:, :, None]
+        """Give targets above the lane's shift (B, n, h, 1), in the model's units, at the picked rows; which count."""
+        ahead = scale.units.into(self.ahead)
+        target = ahead[:, picked[:, None] + torch.arange(1, self.h + 1)][..., None] - scale.shift[:, :, None]
         usable = target.isfinite() & (self.origin.index_select(1, picked)[..., None] & scale.known)[:, :, None]
         return target, usable
 
