@@ -79,6 +79,17 @@ class Fleet:
         state = select(self.state, lanes)
         return Fleet(tuple(ids), self.origins[lanes], self.last[lanes], state, self.forecast[lanes])
 
+    def without(self, ids: Sequence[SeriesId]) -> Fleet:
+        """Copy all series but some.
+
+        Raises
+        ------
+        StateError
+            If some are not here.
+        """
+        gone = set(self.take(ids).ids)
+        return self.take([name for name in self.ids if name not in gone])
+
     def take_for(self, panel: Panel, model: TXLModel) -> Fleet:
         """Copy the panel's series out, in its order; those that are not here come fresh."""
         known = set(self.ids)

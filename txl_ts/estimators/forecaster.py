@@ -16,6 +16,7 @@ from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 from txl_ts.config import ModelConfig, check_choice, check_integer
 from txl_ts.errors import CleanedDataWarning, ColumnError, ParameterError, StampError, TxlError
 from txl_ts.estimators import files
+from txl_ts.estimators.ahead import forecast_ahead, path_quantiles, sample_paths
 from txl_ts.estimators.backtest import Batch, backtest, cutoff_range, metrics_of, rows_until
 from txl_ts.estimators.columns import forecast_columns, pick_quantiles
 from txl_ts.estimators.fitting import Fitted, fit_panel
@@ -140,6 +141,7 @@ class TXLForecaster(BaseEstimator):
     _style: FrameStyle
     _freq: Freq
     _fitted_end: dict[str | int, int]
+    _fit_panel: Panel
     config_: ModelConfig
     history_: History
     linear_fit_: LinearFit
@@ -281,13 +283,21 @@ class TXLForecaster(BaseEstimator):
         level: Sequence[float] | None = None,
         quantiles: Sequence[float] | None = None,
         ids: Sequence[str | int] | None = None,
+        n_paths: int | None = None,
+        random_state: int = 0,
     ) -> Any:
         """Forecast the rows after the last one of each series. Nothing is changed.
+
+        Beyond the trained ``h`` the forecast continues itself. By default its medians are fed into forked memories, a
+        trained horizon at a time: as cheap as walking the rows once, and bands that are too narrow from the second
+        horizon on, since each horizon takes the medians before it for certain. With ``n_paths`` paths are drawn step by
+        step instead (see :meth:`sample_paths`), and quantiles are those of the paths: one row of the model per step and
+        path.
 
         Parameters
         ----------
         h : int, optional
-            Steps ahead, at most the trained ``h``, which is the default.
+            Steps ahead; any number. Default: the trained one.
         df : frame, optional
             Rows to walk first: each series starts empty and is forgotten afterwards. Without it the kept memories
             speak.
@@ -299,6 +309,10 @@ class TXLForecaster(BaseEstimator):
             Columns ``TXL_ql0.1``, …; not together with ``level``. Default: all trained quantiles.
         ids : sequence, optional
             Only these series.
+        n_paths : int, optional
+            Read the quantiles off so many sampled paths.
+        random_state : int
+            Seed of the paths.
 
         Returns
         -------
@@ -311,7 +325,7 @@ class TXLForecaster(BaseEstimator):
         """
         self._check_fitted()
         columns = forecast_columns(self.config_.quantiles, level=level, quantiles=quantiles)
-        n_ahead = self._steps(h)
+        n_ahead = self.config_.h if h is None else check_integer("h", h, at_least=1)
         if start not in (None, "fitted"):
             raise ParameterError(f"start={start!r} must be None or 'fitted'.")
         fleet, style = self._fleet, self._style
@@ -330,8 +344,105 @@ class TXLForecaster(BaseEstimator):
         lanes = np.repeat(np.arange(len(fleet)), n_ahead)
         ahead = np.tile(np.arange(1, n_ahead + 1), len(fleet))
         stamps = fleet.stamps(lanes, fleet.last[lanes] + ahead, freq=self._freq, zone=style.zone)
-        values = pick_quantiles(fleet.forecast[:, :n_ahead], self.config_.quantiles, list(columns.values()))
+        values = self._ahead(fleet, n_ahead, list(columns.values()), n_paths=n_paths, seed=random_state)
         return self._frame(style, fleet, lanes, stamps, columns, values.reshape(-1, len(columns)))
+
+    def sample_paths(
+        self,
+        h: int | None = None,
+        *,
+        n_paths: int = 100,
+        ids: Sequence[str | int] | None = None,
+        random_state: int = 0,
+    ) -> Any:
+        """Draw possible futures: whole paths, whose steps depend on each other. Nothing is changed.
+
+        The trained quantiles of one row are marginals of each step ahead: they say nothing about how steps hang
+        together. A path is drawn step by step: from the one-step quantiles of its own forked memory (linear between
+        trained quantiles in normal scores, normal tails beyond), then fed into that memory. A path costs one row of the
+        model per step, and the state of a series while it is drawn.
+
+        Parameters
+        ----------
+        h : int, optional
+            Steps ahead; any number. Default: the trained one.
+        n_paths : int
+        ids : sequence, optional
+            Only these series.
+        random_state : int
+            What a series draws depends on this and its id alone.
+
+        Returns
+        -------
+        frame
+            Id, time, ``sample_id`` (from 0), ``TXL``; ordered by id, path, time.
+
+        Raises
+        ------
+        NotFittedError, ParameterError, StateError
+        """
+        self._check_fitted()
+        steps = self.config_.h if h is None else check_integer("h", h, at_least=1)
+        check_integer("n_paths", n_paths, at_least=1)
+        fleet = self._fleet if ids is None else self._fleet.take(list(ids))
+        fleet = fleet.take(sorted(fleet.ids))
+        drawn = sample_paths(self._model, fleet, h=steps, n_paths=n_paths, seed=_seed(random_state))
+        paths = np.concatenate([part for _, part in drawn])
+        lanes = np.repeat(np.arange(len(fleet)), n_paths * steps)
+        ahead = np.tile(np.arange(1, steps + 1), len(fleet) * n_paths)
+        stamps = fleet.stamps(lanes, fleet.last[lanes] + ahead, freq=self._freq, zone=self._style.zone)
+        number = np.tile(np.repeat(np.arange(n_paths), steps), len(fleet))
+        columns = {"sample_id": number, "TXL": paths.ravel()}
+        return long_frame(self._style, ids=(fleet.ids, lanes), stamps=stamps, columns=columns, sort=False)
+
+    def fitted_values(
+        self, df: Any = None, *, level: Sequence[float] | None = None, quantiles: Sequence[float] | None = None
+    ) -> Any:
+        """What the fitted weights say about the rows they were fitted on, each one step ahead. Nothing is changed.
+
+        In-sample: errors of these are no estimate of errors to come; :meth:`cross_validation` gives one.
+
+        Parameters
+        ----------
+        df : frame, optional
+            Walk these rows instead, each series from an empty memory. Needed after :meth:`load`: a file does not hold
+            the rows.
+        level, quantiles : sequence of float, optional
+            As in :meth:`predict`.
+
+        Returns
+        -------
+        frame
+            Id, time, ``TXL``, quantiles, target; NaN where nothing had been seen.
+
+        Raises
+        ------
+        NotFittedError, ParameterError, FrameError
+        """
+        self._check_fitted()
+        panel = getattr(self, "_fit_panel", None) if df is None else self._read_more(df, continues=False)
+        if panel is None:
+            raise ParameterError("the rows of the fit are not in a loaded file. Give them: fitted_values(df).")
+        _, before = self._advance(Fleet.fresh(self._model, panel.ids, panel.origins), panel)
+        return self._one_step_frame(panel, before, level=level, quantiles=quantiles)
+
+    def forget(self, ids: Sequence[str | int]) -> None:
+        """Drop the memories of some series: they are forecast no more, and their next rows begin them anew.
+
+        Parameters
+        ----------
+        ids : sequence
+
+        Raises
+        ------
+        NotFittedError, ParameterError
+        StateError
+            If some are not known; nothing is dropped then.
+        """
+        self._check_fitted()
+        if isinstance(ids, str | int):
+            raise ParameterError(f"ids={ids!r} must be a list, such as ids=[{ids!r}].")
+        self._fleet = self._fleet.without(list(ids))
 
     def update(self, df: Any) -> Any:
         """Take in new rows: the memories move on, the weights stay.
@@ -356,10 +467,7 @@ class TXLForecaster(BaseEstimator):
         panel = self._read_more(df, continues=True)
         self._fleet.refuse_old_rows(panel, call="update")
         moved, before = self._advance(self._fleet.take_for(panel, self._model), panel)
-        columns = forecast_columns(self.config_.quantiles, level=None, quantiles=None)
-        values = pick_quantiles(before, self.config_.quantiles, list(columns.values()))
-        stamps = panel.stamps(panel.row_series(), panel.row_ordinals())
-        out = self._frame(panel.style, panel, panel.row_series(), stamps, columns, values, target=panel.values)
+        out = self._one_step_frame(panel, before, level=None, quantiles=None)
         self._fleet = self._fleet.merged(moved)
         return out
 
@@ -673,12 +781,36 @@ class TXLForecaster(BaseEstimator):
             self._model, panel, max_gap=self._gap(self.config_), pace=self._pace(self.config_), one_step=one_step
         )
 
+    def _ahead(
+        self, fleet: Fleet, h: int, levels: Sequence[float], *, n_paths: int | None, seed: int
+    ) -> NDArray[np.float32]:
+        """Quantiles of the next ``h`` rows, (n, h, len(levels))."""
+        if n_paths is None:
+            y = forecast_ahead(self._model, fleet, h=h, pace=self._pace(self.config_))
+            return pick_quantiles(y, self.config_.quantiles, levels)
+        check_integer("n_paths", n_paths, at_least=1)
+        return path_quantiles(self._model, fleet, h=h, n_paths=n_paths, seed=_seed(seed), levels=levels)
+
+    def _one_step_frame(
+        self,
+        panel: Panel,
+        before: NDArray[np.float32],
+        *,
+        level: Sequence[float] | None,
+        quantiles: Sequence[float] | None,
+    ) -> Any:
+        columns = forecast_columns(self.config_.quantiles, level=level, quantiles=quantiles)
+        values = pick_quantiles(before, self.config_.quantiles, list(columns.values()))
+        stamps = panel.stamps(panel.row_series(), panel.row_ordinals())
+        return self._frame(panel.style, panel, panel.row_series(), stamps, columns, values, target=panel.values)
+
     def _keep(self, fitted: Fitted, panel: Panel, fleet: Fleet) -> None:
         """Take over all that fitting found, at once."""
         self._model, self._fleet, self._style, self._freq = fitted.model, fleet, panel.style, panel.freq
         self.config_ = fitted.model.config
         self.history_, self.linear_fit_ = fitted.history, fitted.linear
         self.validation_mse_, self.validation_mae_ = fitted.validation_mse, fitted.validation_mae
+        self._fit_panel = panel
         self.skipped_, self.cleaned_ = panel.skipped, panel.report.lines()
         self._fitted_end = dict(zip(panel.ids, self._last_stamps().tolist(), strict=True))
         self._describe()
@@ -763,6 +895,10 @@ class TXLForecaster(BaseEstimator):
         for some in np.split(cutoffs, range(refit, cutoffs.shape[1], refit), axis=1) if refit else [cutoffs]:
             fitted = self._fit_rows(rows_until(panel, some[:, 0]), val_size=val_size)
             yield from backtest(fitted.model, panel, some, h=h, pace=self._pace(fitted.model.config))
+
+
+def _seed(random_state: int) -> int:
+    return check_integer("random_state", random_state, at_least=0)
 
 
 def _zone_text(style: FrameStyle) -> str:
