@@ -9,7 +9,7 @@ from os import PathLike
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["BENCHES", "run_ett", "run_m4", "run_speed", "run_step"]
+__all__ = ["BENCHES", "run_coverage", "run_ett", "run_m4", "run_speed", "run_step"]
 
 
 def run_ett(data: str | PathLike[str], out: str | PathLike[str] | None = None, **settings: Any) -> dict[str, Any]:
@@ -94,8 +94,28 @@ def run_step(
     return _run("step", data, out, settings)
 
 
+def run_coverage(data: str | PathLike[str], out: str | PathLike[str] | None = None, **settings: Any) -> dict[str, Any]:
+    """Run the coverage table and write ``coverage.json`` and ``coverage.md``.
+
+    Parameters
+    ----------
+    data : path
+        Folder that holds ``ett/``, ``m4_hourly/`` and ``vic_electricity/``.
+    out : path, optional
+        Folder for the results; nothing is written without it.
+    **settings
+        Passed to :func:`txl_ts.bench.coverage.run`.
+
+    Returns
+    -------
+    dict
+        The table, as :mod:`txl_ts.bench.report` describes it.
+    """
+    return _run("coverage", data, out, settings)
+
+
 BENCHES: Mapping[str, Callable[..., dict[str, Any]]] = MappingProxyType(
-    {"ett": run_ett, "m4": run_m4, "speed": run_speed, "step": run_step}
+    {"ett": run_ett, "m4": run_m4, "speed": run_speed, "step": run_step, "coverage": run_coverage}
 )
 
 

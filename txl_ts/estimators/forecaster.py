@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 
-from txl_ts.config import ModelConfig, check_choice, check_integer
-from txl_ts.errors import CleanedDataWarning, ColumnError, ParameterError, StampError, TxlError
+from txl_ts.calibration import Conformal
+from txl_ts.config import ModelConfig, check_choice, check_integer, check_number
+from txl_ts.errors import CleanedDataWarning, ColumnError, ExportError, ParameterError, StampError, TxlError
 from txl_ts.estimators import files
 from txl_ts.estimators.ahead import forecast_ahead, path_quantiles, sample_paths
 from txl_ts.estimators.backtest import Batch, backtest, cutoff_range, metrics_of, rows_until
+from txl_ts.estimators.bands import Calibration, Watch, fresh_calibration, last_known_ordinals
 from txl_ts.estimators.columns import forecast_columns, pick_quantiles
 from txl_ts.estimators.fitting import Fitted, fit_panel
 from txl_ts.estimators.fleet import Fleet
@@ -31,6 +33,10 @@ from txl_ts.walk import Pace
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+# Forecasts that calibration measures; a tail needs no more.
+_MOST_CALIBRATION = 20_000
 
 
 class NotFittedError(TxlError, SklearnNotFittedError):
@@ -117,6 +123,8 @@ class TXLForecaster(BaseEstimator):
     skipped_ : tuple of (id, reason)
     cleaned_ : list of str
         What was done to the rows, in sentences.
+    calibration_ : Calibration or None
+        What :meth:`calibrate` found.
     n_parameters_ : int
     fit_seconds_ : float
 
@@ -141,7 +149,9 @@ class TXLForecaster(BaseEstimator):
     _style: FrameStyle
     _freq: Freq
     _fitted_end: dict[str | int, int]
-    _fit_panel: Panel
+    _fit_panel: Panel | None
+    _val_size: int | None
+    calibration_: Calibration | None
     config_: ModelConfig
     history_: History
     linear_fit_: LinearFit
@@ -266,7 +276,7 @@ class TXLForecaster(BaseEstimator):
         fleet, _ = Fleet.fresh(fitted.model, panel.ids, panel.origins).advance(
             fitted.model, panel, max_gap=self._gap(sizes), pace=self._pace(sizes), one_step=False
         )
-        self._keep(fitted, panel, fleet)
+        self._keep(fitted, panel, fleet, val_size=val_size)
         self.fit_seconds_ = time.perf_counter() - begin
         if self.verbose:
             print("\n".join(self._report()))  # noqa: T201 - asked for
@@ -443,6 +453,65 @@ class TXLForecaster(BaseEstimator):
         if isinstance(ids, str | int):
             raise ParameterError(f"ids={ids!r} must be a list, such as ids=[{ids!r}].")
         self._fleet = self._fleet.without(list(ids))
+        self.calibration_ = None if self.calibration_ is None else self.calibration_.without(ids)
+
+    def calibrate(
+        self,
+        df: Any = None,
+        *,
+        n_windows: int | None = None,
+        adaptive: bool = False,
+        rate: float = 0.02,
+    ) -> Self:
+        """Make bands hold what they say, by the misses on rows that were not trained on (conformal prediction).
+
+        Each quantile of each step ahead is moved by the matching quantile of its own misses, measured in widths of the
+        band (split conformal CQR). Then ``predict`` gives moved bands; the median, paths and backtests stay as they
+        are. Held-out rows that are like the rows to come are taken for granted: under drift use ``adaptive``.
+
+        Parameters
+        ----------
+        df : frame, optional
+            Whole history with rows after those that were fitted on. Without it the rows of ``fit(val_size=k)``, which
+            chose the epoch and were not trained on.
+        n_windows : int, optional
+            Cutoffs per series. Default: as many as the shortest series has, thinned out to 20,000 in all.
+        adaptive : bool
+            Go on: each series' levels follow what ``update`` brings (adaptive conformal inference). They are part of
+            the state, and of the file.
+        rate : float
+            Step of the adaptive levels: larger follows faster and wavers more.
+
+        Returns
+        -------
+        TXLForecaster
+            Itself.
+
+        Raises
+        ------
+        NotFittedError, FrameError
+        ParameterError
+            If rows were trained on, or there are too few.
+        """
+        self._check_fitted()
+        check_number("rate", rate, at_least=0, below=1, example=0.02)
+        h, panel = self.config_.h, self._held_out(df)
+        last = panel.last_ordinals()
+        trained = last - (self._val_size or 0) if df is None else last_known_ordinals(panel, self._fitted_end)
+        most = int((last - trained).min()) - h + 1
+        windows = most if n_windows is None else check_integer("n_windows", n_windows, at_least=1)
+        if windows < 1 or windows > most:
+            raise ParameterError(
+                f"calibration needs {max(windows, 1)} cutoffs per series after the rows that were trained on, with "
+                f"h={h} rows behind each; the shortest series has room for {max(most, 0)}. Hold out more rows."
+            )
+        step = -(-windows * panel.n_series // _MOST_CALIBRATION)
+        cutoffs = cutoff_range(panel, h=h, n_windows=-(-windows // step), step_size=step)
+        batches = backtest(self._model, panel, cutoffs, h=h, pace=self._pace(self.config_))
+        table = Conformal.from_forecasts(((b.forecast, b.y) for b in batches), quantiles=self.config_.quantiles)
+        floor = 0.0 if self.config_.non_negative else -np.inf
+        self.calibration_ = fresh_calibration(table, self._fleet, rate=rate if adaptive else None, floor=floor)
+        return self
 
     def update(self, df: Any) -> Any:
         """Take in new rows: the memories move on, the weights stay.
@@ -466,7 +535,10 @@ class TXLForecaster(BaseEstimator):
         self._check_fitted()
         panel = self._read_more(df, continues=True)
         self._fleet.refuse_old_rows(panel, call="update")
-        moved, before = self._advance(self._fleet.take_for(panel, self._model), panel)
+        watch = None if self.calibration_ is None else self.calibration_.watch()
+        moved, before = self._advance(self._fleet.take_for(panel, self._model), panel, watch=watch)
+        if self.calibration_ is not None and watch is not None:
+            self.calibration_ = self.calibration_.after(panel, watch)
         out = self._one_step_frame(panel, before, level=None, quantiles=None)
         self._fleet = self._fleet.merged(moved)
         return out
@@ -652,6 +724,11 @@ class TXLForecaster(BaseEstimator):
         NotFittedError, MissingExtraError, ExportError, SaveError
         """
         self._check_fitted()
+        if self.calibration_ is not None:
+            raise ExportError(
+                "calibrated bands are not part of the graph: it would give others than predict(). Set "
+                "calibration_ = None to export the bands as they were trained."
+            )
         return files.export_graph(path, self)
 
     def live(self) -> LiveSession:
@@ -776,10 +853,11 @@ class TXLForecaster(BaseEstimator):
             )
         return steps
 
-    def _advance(self, fleet: Fleet, panel: Panel, *, one_step: bool = True) -> tuple[Fleet, NDArray[np.float32]]:
-        return fleet.advance(
-            self._model, panel, max_gap=self._gap(self.config_), pace=self._pace(self.config_), one_step=one_step
-        )
+    def _advance(
+        self, fleet: Fleet, panel: Panel, *, one_step: bool = True, watch: Watch | None = None
+    ) -> tuple[Fleet, NDArray[np.float32]]:
+        gap, pace = self._gap(self.config_), self._pace(self.config_)
+        return fleet.advance(self._model, panel, max_gap=gap, pace=pace, one_step=one_step, watch=watch)
 
     def _ahead(
         self, fleet: Fleet, h: int, levels: Sequence[float], *, n_paths: int | None, seed: int
@@ -787,6 +865,7 @@ class TXLForecaster(BaseEstimator):
         """Quantiles of the next ``h`` rows, (n, h, len(levels))."""
         if n_paths is None:
             y = forecast_ahead(self._model, fleet, h=h, pace=self._pace(self.config_))
+            y = y if self.calibration_ is None else self.calibration_.moved(y, fleet.ids)
             return pick_quantiles(y, self.config_.quantiles, levels)
         check_integer("n_paths", n_paths, at_least=1)
         return path_quantiles(self._model, fleet, h=h, n_paths=n_paths, seed=_seed(seed), levels=levels)
@@ -804,13 +883,24 @@ class TXLForecaster(BaseEstimator):
         stamps = panel.stamps(panel.row_series(), panel.row_ordinals())
         return self._frame(panel.style, panel, panel.row_series(), stamps, columns, values, target=panel.values)
 
-    def _keep(self, fitted: Fitted, panel: Panel, fleet: Fleet) -> None:
+    def _held_out(self, df: Any) -> Panel:
+        """Rows to calibrate with."""
+        if df is not None:
+            return self._read_more(df, continues=False)
+        if self._fit_panel is None or self._val_size is None:
+            raise ParameterError(
+                "no rows were held out: fit with val_size=k, or give the history with rows after those of the fit, "
+                "calibrate(df)."
+            )
+        return self._fit_panel
+
+    def _keep(self, fitted: Fitted, panel: Panel, fleet: Fleet, *, val_size: int | None) -> None:
         """Take over all that fitting found, at once."""
         self._model, self._fleet, self._style, self._freq = fitted.model, fleet, panel.style, panel.freq
         self.config_ = fitted.model.config
         self.history_, self.linear_fit_ = fitted.history, fitted.linear
         self.validation_mse_, self.validation_mae_ = fitted.validation_mse, fitted.validation_mae
-        self._fit_panel = panel
+        self._fit_panel, self._val_size, self.calibration_ = panel, val_size, None
         self.skipped_, self.cleaned_ = panel.skipped, panel.report.lines()
         self._fitted_end = dict(zip(panel.ids, self._last_stamps().tolist(), strict=True))
         self._describe()
