@@ -25,6 +25,7 @@ from txl_ts.estimators.fitting import Fitted, fit_panel
 from txl_ts.estimators.fleet import Fleet
 from txl_ts.estimators.pictures import draw_forecast
 from txl_ts.estimators.sizes import resolve_season, resolve_sizes
+from txl_ts.estimators.weights import read_weights, without_column
 from txl_ts.frames import FrameStyle, Freq, Panel, id_frame, long_frame, read_long
 from txl_ts.live import LiveSession
 from txl_ts.model import TXLModel
@@ -237,6 +238,7 @@ class TXLForecaster(BaseEstimator):
         time_col: str = "ds",
         target_col: str = "y",
         val_size: int | None = None,
+        sample_weight: str | None = None,
         checkpoint: str | PathLike[str] | None = None,
     ) -> Self:
         """Train on a long frame, then fill the memory of each of its series.
@@ -251,6 +253,9 @@ class TXLForecaster(BaseEstimator):
         val_size : int, optional
             The last rows of each series choose the epoch and are never trained on. Without it a tail chooses the number
             of epochs, and then all rows are trained on.
+        sample_weight : str, optional
+            Column that says what the error at each row counts for in training and in the choice of the epoch; from 0
+            on. Rows of weight 0 are still seen, as history.
         checkpoint : path, optional
             Folder to write checkpoints to; a run that was interrupted goes on from there, to the same numbers.
 
@@ -270,8 +275,16 @@ class TXLForecaster(BaseEstimator):
         """
         begin = time.perf_counter()
         self._settings(val_size=val_size)
-        panel = self._read_first(df, id_col=id_col, time_col=time_col, target_col=target_col)
-        fitted = self._fit_rows(panel, val_size=val_size, checkpoint=checkpoint)
+        rows = df
+        if sample_weight is not None:
+            rows = without_column(df, sample_weight, taken=[id_col, time_col, target_col])
+        panel = self._read_first(rows, id_col=id_col, time_col=time_col, target_col=target_col)
+        weight = None
+        if sample_weight is not None:
+            names: Any = {"id_col": id_col, "time_col": time_col, "target_col": sample_weight}
+            gap = self._gap(self._sizes(panel)[0])
+            weight = read_weights(panel, sample_weight, lambda: self._read(df, panel.freq, gap=gap, **names))
+        fitted = self._fit_rows(panel, val_size=val_size, checkpoint=checkpoint, weight=weight)
         sizes = fitted.model.config
         fleet, _ = Fleet.fresh(fitted.model, panel.ids, panel.origins).advance(
             fitted.model, panel, max_gap=self._gap(sizes), pace=self._pace(sizes), one_step=False
@@ -958,9 +971,10 @@ class TXLForecaster(BaseEstimator):
         extra = None if cutoffs is None else {"cutoff": cutoffs}
         return long_frame(style, ids=(named.ids, lanes), stamps=stamps, columns=out, extra_stamps=extra)
 
-    def _fit_rows(self, panel: Panel, *, val_size: int | None, checkpoint: str | PathLike[str] | None = None) -> Fitted:
+    def _fit_rows(self, panel: Panel, *, val_size: int | None, **more: Any) -> Fitted:
         config, season = self._sizes(panel)
-        return fit_panel(panel, config, self._settings(), season=season, val_size=val_size, checkpoint=checkpoint)
+        more = {"checkpoint": None} | more
+        return fit_panel(panel, config, self._settings(), season=season, val_size=val_size, **more)
 
     def _sizes(self, panel: Panel) -> tuple[ModelConfig, int]:
         """Sizes and season for these rows."""

@@ -155,10 +155,11 @@ class Trainer:
         if self.validation is None:
             return math.nan
         self.model.eval()
-        total, count = 0.0, 0
+        total, count = 0.0, 0.0
         with torch.inference_mode():
             for segment, front, z, picked in _forecasts(self.model, self.validation):
-                n = int(segment.targets(picked, front.scale)[1].sum())
+                usable, weight = segment.targets(picked, front.scale)[1], segment.target_weights(picked)
+                n = float((usable if weight is None else usable * weight).sum())
                 total += float(self._loss(segment, front, z, picked)) * n
                 count += n
         return total / count if count else math.nan
@@ -246,6 +247,7 @@ class Trainer:
             level=scale.shift.expand_as(scale.mean),
             usable=usable,
             loss=LOSSES[self.settings.loss],
+            weight=segment.target_weights(picked),
         )
 
     def _schedule(self, rng: np.random.Generator) -> Iterator[Step]:
