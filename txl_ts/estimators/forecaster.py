@@ -474,7 +474,7 @@ class TXLForecaster(BaseEstimator):
         *,
         n_windows: int | None = None,
         adaptive: bool = False,
-        rate: float = 0.02,
+        rate: float = 0.005,
     ) -> Self:
         """Make bands hold what they say, by the misses on rows that were not trained on (conformal prediction).
 
@@ -507,7 +507,7 @@ class TXLForecaster(BaseEstimator):
             If rows were trained on, or there are too few.
         """
         self._check_fitted()
-        check_number("rate", rate, at_least=0, below=1, example=0.02)
+        check_number("rate", rate, at_least=0, below=1, example=0.005)
         h, panel = self.config_.h, self._held_out(df)
         last = panel.last_ordinals()
         trained = last - (self._val_size or 0) if df is None else last_known_ordinals(panel, self._fitted_end)
