@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 LEVELS = (80, 90)
 QUANTILES = (0.05, 0.1, 0.5, 0.9, 0.95)
-# The paper's; on the second half of the validation rows of ETTh1 and ETTh2, .01 and .02 cost 4 to 19 % more pinball loss.
+# The paper's; on the second half of ETT's validation rows .01 and .02 cost 4 to 19 % more pinball loss.
 RATE = 0.005
 COLUMNS = MappingProxyType(
     {
