@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from txl_ts.backbone import Backbone
+from txl_ts.backbone import Backbone, Rows
 from txl_ts.config import ModelConfig
 from txl_ts.embeddings import LARGEST, PatchEmbedding, RowWindow, RunningNormaliser, Scale, StandardNormaliser, Units
 from txl_ts.errors import ShapeError
@@ -20,6 +20,9 @@ from txl_ts.memory import Fifo
 from txl_ts.state import TensorSpec, state_nbytes
 
 TorchState = dict[str, Tensor]
+
+# What each layer keeps: projected rows, or in training the rows themselves, for the gradient of the projections.
+_KINDS, _TRAINED_KINDS = ("keys", "values"), ("hidden",)
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,9 @@ class TXLModel(nn.Module):
 
     def state_specs(self) -> tuple[TensorSpec, ...]:
         """Describe the state of one lane, in the order of the graph's names."""
-        size = {"n_layers": self.config.n_layers, "d_model": self.config.d_model}
-        return (*self.memory.specs(n_kinds=2, **size), *self.normaliser.specs(), *self.window.specs())
+        c = self.config
+        rings = self.memory.specs(n_layers=c.n_layers, kinds=_KINDS, n_heads=c.n_heads, d_head=c.d_model // c.n_heads)
+        return (*rings, *self.normaliser.specs(), *self.window.specs())
 
     def state_nbytes(self) -> int:
         """Bytes of state that one lane takes."""
@@ -109,21 +113,23 @@ class TXLModel(nn.Module):
         self._check(x)
         n_rows = x.shape[1]
         state = restarted(state, start)
-        picked = torch.arange(n_rows, device=x.device)
+        picked = None if n_rows == 1 else torch.arange(n_rows, device=x.device)
         front, norm, rows = self.front(x, state["norm"], state["rows"], picked)
-        hidden, mem, count = self.backbone(front.tokens, state["mem"], state["count"], memory=self.memory)
+        hidden, rings, count = self.backbone(front.tokens, self.rings(state), state["count"], memory=self.memory)
         if last_only:
-            hidden, picked = hidden[:, -1:], picked[-1:]
-            front = Front(front.tokens[:, -1:], front.lookback[:, -1:], front.scale.at(picked))
+            last = torch.tensor([n_rows - 1], device=x.device)
+            hidden = hidden[:, -1:]
+            front = Front(front.tokens[:, -1:], front.lookback[:, -1:], front.scale.at(last))
         y = front.scale.restore(self.head(hidden, self.linear_path(front.lookback)))
-        return y, {"mem": mem, "count": count, "norm": norm, "rows": rows}
+        return y, self._named(rings, count=count, norm=norm, rows=rows)
 
     # -- training: hidden rows instead of keys and values, a few phases as lanes of their own ------------------------
 
     def init_visits(self, n_lanes: int, *, n_phases: int) -> TorchState:
         """Give a fresh training state: one front per lane, one memory of hidden rows per lane and phase."""
-        size = {"n_layers": self.config.n_layers, "d_model": self.config.d_model}
-        back = self._zeros(self._visited_memory().specs(n_kinds=1, **size), n_lanes * n_phases)
+        c = self.config
+        rings = self._visited_memory().specs(n_layers=c.n_layers, kinds=_TRAINED_KINDS, n_heads=1, d_head=c.d_model)
+        back = self._zeros(rings, n_lanes * n_phases)
         return back | self._zeros((*self.normaliser.specs(), *self.window.specs()), n_lanes)
 
     def forward_visits(
@@ -157,20 +163,21 @@ class TXLModel(nn.Module):
         if x.shape[1] % stride:
             raise ShapeError(f"training segments must be a multiple of stride={stride} rows, got {x.shape[1]}.")
         lane_start = None if start is None else start.repeat_interleave(n_phases, dim=0)
-        back = restarted({name: state[name] for name in ("mem", "count")}, lane_start)
+        count = restarted({"count": state["count"]}, lane_start)["count"]
         ahead = restarted({name: state[name] for name in ("norm", "rows")}, start)
         picked = (torch.arange(n_visits, device=x.device)[:, None] * stride + phases).flatten()
         front, norm, rows = self.front(x, ahead["norm"], ahead["rows"], picked)
         lanes = front.tokens.unflatten(1, (n_visits, n_phases)).transpose(1, 2).flatten(0, 1)  # (B · P, n, D)
-        hidden, mem, count = self.backbone(lanes, back["mem"], back["count"], memory=self._visited_memory())
+        hidden, rings, count = self.backbone(lanes, self.rings(state), count, memory=self._visited_memory())
         hidden = hidden.unflatten(0, (len(x), n_phases)).transpose(1, 2).flatten(1, 2)  # (B, n · P, D)
         z = self.head(hidden, self.linear_path(front.lookback))
-        return z, front, {"mem": mem.detach(), "count": count, "norm": norm, "rows": rows}
+        rings = [tuple(kind.detach() for kind in ring) for ring in rings]
+        return z, front, self._named(rings, count=count, norm=norm, rows=rows)
 
     # -- parts ------------------------------------------------------------------------------------------------------
 
-    def front(self, x: Tensor, norm: Tensor, rows: Tensor, picked: Tensor) -> tuple[Front, Tensor, Tensor]:
-        """Normalise the rows of a call and embed those that are picked; nothing here has memory of its own.
+    def front(self, x: Tensor, norm: Tensor, rows: Tensor, picked: Tensor | None) -> tuple[Front, Tensor, Tensor]:
+        """Normalise the rows of a call and embed those that are picked (None: all); no memory here.
 
         Returns
         -------
@@ -192,6 +199,16 @@ class TXLModel(nn.Module):
         tokens = self.embedding(z[..., patch] * seen[..., patch], seen[..., patch], scale)
         return Front(self.dropout(tokens), z[..., z.shape[-1] - self.config.lookback :], scale), norm, rows
 
+    def rings(self, state: TorchState) -> list[Rows]:
+        """Give what each layer keeps: the tensors of the state that are memory, in the order of layers."""
+        kinds = _KINDS if "keys_0" in state else _TRAINED_KINDS
+        return [tuple(state[f"{kind}_{layer}"] for kind in kinds) for layer in range(self.config.n_layers)]
+
+    def _named(self, rings: list[Rows], **small: Tensor) -> TorchState:
+        kinds = _KINDS if len(rings[0]) == len(_KINDS) else _TRAINED_KINDS
+        named = {f"{kind}_{layer}": t for layer, ring in enumerate(rings) for kind, t in zip(kinds, ring, strict=True)}
+        return named | small
+
     def _visited_memory(self) -> Fifo:
         return Fifo(mem_len=self.config.mem_len)
 
@@ -207,13 +224,18 @@ class TXLModel(nn.Module):
             )
 
 
+def is_memory(name: str) -> bool:
+    """Tell whether a state tensor is a layer's ring: the others are small, and are what a restart replaces."""
+    return name.rpartition("_")[0] in (*_KINDS, *_TRAINED_KINDS)
+
+
 def restarted(state: TorchState, start: Tensor | None) -> TorchState:
     """Make some lanes fresh. Their memory rows stay, but are invisible: the counters say that no slot is filled."""
     if start is None:
         return state
     fresh = start.reshape(-1) > 0
     return {
-        name: t if name == "mem" else torch.where(fresh.reshape(-1, *(1,) * (t.ndim - 1)), torch.zeros_like(t), t)
+        name: t if is_memory(name) else torch.where(fresh.reshape(-1, *(1,) * (t.ndim - 1)), torch.zeros_like(t), t)
         for name, t in state.items()
     }
 
