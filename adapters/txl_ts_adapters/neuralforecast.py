@@ -65,6 +65,8 @@ _WITHOUT_COUNTERPART = MappingProxyType(
         "lr_scheduler_kwargs": "the learning rate follows a cosine",
         "dataloader_kwargs": "there is no data loader",
         "exclude_insample_y": "the past of the target is always read",
+        "categorical_cardinalities": "categories are counted in the rows that are trained on",
+        "cat_emb_dim": "the width follows d_model",
         "accelerator": "training runs on the CPU",
         "enable_progress_bar": "fit(verbose=True) shows a bar",
         "logger": "nothing is logged to files",
