@@ -1,4 +1,4 @@
-"""What :meth:`TXLForecaster.plot` draws: the kept memories' forecasts between the rows before and the rows after."""
+"""What ``plot`` draws: the kept memories' forecasts between the rows before and the rows after."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-    from txl_ts.estimators.forecaster import TXLForecaster
+    from txl_ts.estimators.kept import KeptMemories
 
 
 def draw_forecast(
-    model: TXLForecaster,
+    model: KeptMemories,
     df: Any,
     *,
     ids: Sequence[str | int] | None,
@@ -26,7 +26,7 @@ def draw_forecast(
     level: Sequence[float] | None,
     n_history: int | None,
 ) -> Figure:
-    """Draw; see :meth:`TXLForecaster.plot`."""
+    """Draw; see :meth:`KeptMemories.plot`."""
     names = list(model._fleet.ids[:N_PANELS]) if ids is None else ids
     forecast = model.predict(h, level=_band(model.config_.quantiles) if level is None else level, ids=names)
     style = model._style
