@@ -52,7 +52,8 @@ def test_every_link_to_a_file_of_the_repository_leads_somewhere(page):
 def test_every_parameter_and_method_of_the_forecaster_stands_in_the_api_page():
     forecaster = txl_ts.TXLForecaster
     parameters = set(inspect.signature(forecaster.__init__).parameters) - {"self"}
-    methods = {name for name, value in vars(forecaster).items() if callable(value) or isinstance(value, classmethod)}
+    own = [vars(cls) for cls in forecaster.__mro__ if cls.__module__.startswith("txl_ts")]
+    methods = {n for names in own for n, value in names.items() if callable(value) or isinstance(value, classmethod)}
     offered = parameters | {name for name in methods if not name.startswith("_")}
     page = API.read_text(encoding="utf-8")
     assert sorted(name for name in offered if not re.search(rf"`[^`]*\b{name}\b[^`]*`", page)) == []

@@ -180,10 +180,9 @@ def test_ids_as_one_text_are_one_id_or_an_error_and_never_its_letters(fitted):
         assert set(out.unique_id) == {"T1"}
 
 
-@pytest.mark.parametrize("h", [0, 4, 2.0, True])
-def test_a_horizon_that_was_not_trained_is_refused(fitted, h):
-    text = "h=4 is more than the trained h=3" if h == 4 else "must be an integer of at least 1"
-    with pytest.raises(ParameterError, match=text):
+@pytest.mark.parametrize("h", [0, 2.0, True])
+def test_a_horizon_that_is_no_number_of_steps_is_refused(fitted, h):
+    with pytest.raises(ParameterError, match="must be an integer of at least 1"):
         fitted.predict(h=h)
 
 

@@ -13,6 +13,7 @@ from txl_ts.errors import ParameterError
 
 SCALERS = ("running", "standard")
 MEMORIES = ("fifo",)
+TRANSFORMS = ("none", "log1p", "sqrt", "asinh")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,10 @@ class ModelConfig:
         Half-life of the running normaliser, in rows.
     scaler : {"running", "standard"}
         ``"running"`` normalises each lane by what it has seen; ``"standard"`` by the training rows, once for all.
+    transform : {"none", "log1p", "sqrt", "asinh"}
+        Map of the target into the model; forecasts come back through its inverse.
+    non_negative : bool
+        Forecasts below 0 become 0.
     memory : {"fifo"}
         Memory policy.
     d_model, n_layers, n_heads, d_ff : int
@@ -56,6 +61,8 @@ class ModelConfig:
     lookback: int
     half_life: float
     scaler: str = "running"
+    transform: str = "none"
+    non_negative: bool = False
     memory: str = "fifo"
     d_model: int
     n_layers: int
@@ -77,6 +84,9 @@ class ModelConfig:
         object.__setattr__(self, "dropout", check_number("dropout", self.dropout, at_least=0, below=1, example=0.1))
         check_choice("scaler", self.scaler, SCALERS)
         check_choice("memory", self.memory, MEMORIES)
+        check_choice("transform", self.transform, TRANSFORMS)
+        if not isinstance(self.non_negative, bool):
+            raise ParameterError(f"non_negative={self.non_negative!r} must be True or False.")
 
     @property
     def reach(self) -> int:

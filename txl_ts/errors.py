@@ -65,6 +65,10 @@ class UnusedColumnsWarning(TxlWarning):
     """Columns without a role were not used."""
 
 
+class UnusedArgumentWarning(TxlWarning):
+    """An argument that another library knows has no counterpart here."""
+
+
 class ShortSeriesWarning(TxlWarning):
     """Series are too short for what was asked and fall back to something simpler."""
 

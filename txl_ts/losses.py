@@ -72,6 +72,7 @@ def forecast_loss(
     level: Tensor,
     usable: Tensor,
     loss: Loss,
+    weight: Tensor | None = None,
 ) -> Tensor:
     """Mean loss over the usable targets.
 
@@ -90,6 +91,8 @@ def forecast_loss(
         What must be added to ``forecast`` and ``target`` to have raw values.
     usable : bool Tensor of shape (B, n, h, C)
     loss : Loss
+    weight : Tensor of shape (B, n, h, C), optional
+        What each target counts for.
 
     Returns
     -------
@@ -99,15 +102,17 @@ def forecast_loss(
     target = torch.where(usable, target, torch.zeros_like(target))[..., None]
     error = torch.where(usable[..., None], target - forecast, torch.zeros_like(forecast))
     scale = torch.maximum(unit[:, None, None], deviation / _LARGEST_RATIO)[:, :, None, :, None]  # (B, n, 1, C, 1)
-    weight = 1 / scale
+    per_unit = 1 / scale
     if loss.relative:
         raw = level[:, :, None, :, None]
         size = ((target + raw).abs() + (forecast.detach() + raw).abs()).clamp(min=1e-6)
-        weight = weight + loss.relative / torch.maximum(size, 1e-3 * scale)
-    terms = pinball(error, quantiles) * weight
+        per_unit = per_unit + loss.relative / torch.maximum(size, 1e-3 * scale)
+    terms = pinball(error, quantiles) * per_unit
     if loss.squared:
         median = list(quantiles).index(0.5)
-        point = (error[..., median] * weight[..., 0]).square()
+        point = (error[..., median] * per_unit[..., 0]).square()
         terms = torch.cat([terms[..., :median], point[..., None], terms[..., median + 1 :]], dim=-1)
-    total = terms.sum()
-    return total / (usable.sum() * len(quantiles)).clamp(min=1)
+    if weight is None:
+        return terms.sum() / (usable.sum() * len(quantiles)).clamp(min=1)
+    counted = torch.where(usable, weight, torch.zeros_like(weight))
+    return (terms * counted[..., None]).sum() / (counted.sum() * len(quantiles)).clamp(min=1e-12)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from txl_ts.backbone import Backbone, Rows
 from txl_ts.config import ModelConfig
-from txl_ts.embeddings import LARGEST, PatchEmbedding, RowWindow, RunningNormaliser, Scale, StandardNormaliser
+from txl_ts.embeddings import LARGEST, PatchEmbedding, RowWindow, RunningNormaliser, Scale, StandardNormaliser, Units
 from txl_ts.errors import ShapeError
 from txl_ts.heads import LinearPath, QuantileHead
 from txl_ts.memory import Fifo
@@ -58,6 +58,7 @@ class TXLModel(nn.Module):
         super().__init__()
         self.config = config
         channels = config.n_channels
+        self.units = Units(config.transform, config.non_negative)
         self.normaliser = (
             RunningNormaliser(half_life=config.half_life, n_channels=channels)
             if config.scaler == "running"
@@ -186,8 +187,9 @@ class TXLModel(nn.Module):
         """
         present = x.isfinite()
         # where, before any product: 0 · NaN is NaN.
-        x = torch.where(present, x, x.new_zeros(()))
+        x = self.units.into(torch.where(present, x, x.new_zeros(())))
         scale, norm = self.normaliser(x, present, norm)
+        scale = scale.in_units(self.units)
         # Clamped like the normaliser's input: the difference of two finite values may be infinite.
         above = torch.where(present, (x - scale.shift).clamp(-LARGEST, LARGEST), x.new_zeros(()))
         history, rows = self.window.extend(above, present, scale.age, rows)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from tqdm import tqdm
 
 from txl_ts.model import TorchState, TXLModel
 from txl_ts.state import State, init_state
@@ -32,11 +33,14 @@ class Pace:
         Empty the memories (not the normaliser) every so many rows of a run; for comparisons.
     lane_width : int
         Lanes that run side by side.
+    bar : str, optional
+        Show a bar with this name and the rows per second, once a walk takes longer than a second.
     """
 
     fixed_grid: bool = False
     reset_every: int | None = None
     lane_width: int = 64
+    bar: str | None = None
 
     def n_rows(self, *, left: int, row: int, n_lanes: int) -> int:
         """Rows of the next call, when ``left`` remain from ``row`` on."""
@@ -96,6 +100,8 @@ def walk(
     Stretch
     """
     length = np.array([len(run) for run in runs], np.int64)
+    total = int(length.sum())
+    bar = tqdm(total=total, desc=pace.bar, unit="row", unit_scale=True, delay=1, disable=pace.bar is None)
     for batch in _batches(length, lane_width=1 if pace.fixed_grid else pace.lane_width):
         lanes, row = batch, 0
         kept = init_state(model.state_specs(), n_lanes=len(batch)) if state is None else state
@@ -111,6 +117,8 @@ def walk(
             if y is not None:
                 yield Stretch(lanes, row, y)
             row += n_rows
+            bar.update(n_rows * len(lanes))
+    bar.close()
 
 
 def _batches(length: NDArray[np.int64], *, lane_width: int) -> Iterator[NDArray[np.int64]]:

@@ -15,6 +15,7 @@ Seeds = Annotated[str, typer.Option(help="One fit per seed, such as 0,1,2.", met
 BaselinesOnly = Annotated[bool, typer.Option("--baselines-only", help="Naive forecasts and the ridge alone.")]
 
 RESULTS = Path("benchmarks/results")
+_COVERAGE = "ETTh1,ETTh2,M4 Hourly,Victoria electricity"
 
 
 def bench_program() -> typer.Typer:
@@ -27,6 +28,7 @@ def bench_program() -> typer.Typer:
     program.command("speed")(speed)
     program.command("step")(step)
     program.command("alarms")(alarms)
+    program.command("coverage")(coverage)
     return program
 
 
@@ -113,6 +115,17 @@ def alarms(
 ) -> None:
     """Alarms on simulated normal rows, beside their budget."""
     _run("alarms", None, out, seeds=seeds, baselines_only=False, said={"seeds": (seeds, "0")})
+
+
+def coverage(
+    data: Data,
+    out: Out = RESULTS,
+    seeds: Annotated[str, typer.Option(help="The first is used.", metavar="N")] = "0",
+    sets: Annotated[str, typer.Option(help="Data sets.", metavar="NAME,…")] = _COVERAGE,
+) -> None:
+    """Coverage of bands per step ahead, before and after calibration."""
+    said = {"sets": (sets, _COVERAGE), "seeds": (seeds, "0")}
+    _run("coverage", data, out, seeds=seeds, baselines_only=False, said=said, sets=tuple(sets.split(",")))
 
 
 def whole_numbers(name: str, text: str) -> tuple[int, ...]:

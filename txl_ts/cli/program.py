@@ -1,7 +1,7 @@
 """The commands and their options; what they do lives next door and loads when it is asked for."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -44,6 +44,72 @@ def demo(
     from txl_ts.cli.demo import run_demo
 
     run_demo(out, quick=quick, seed=seed)
+
+
+@app.command()
+def fit(
+    data: Annotated[Path, typer.Argument(help="A table, .csv or .parquet: one row per series and time.", exists=True)],
+    out: Annotated[Path, typer.Option(help="The model file to write.")] = Path("model.txl"),
+    h: Annotated[int, typer.Option("-h", "--h", help="Steps ahead.", min=1)] = 1,
+    freq: Annotated[str, typer.Option(help="Step of the grid, such as 1h or 5min.")] = "auto",
+    quantiles: Annotated[str | None, typer.Option(help="Trained quantiles.", metavar="Q,Q,…")] = None,
+    id_col: Annotated[str, typer.Option(help="Column that names the series.")] = "unique_id",
+    time_col: Annotated[str, typer.Option(help="Column of times.")] = "ds",
+    target_col: Annotated[str, typer.Option(help="Column of values.")] = "y",
+    no_id: Annotated[bool, typer.Option("--no-id", help="The table is one series.")] = False,
+    time_format: Annotated[str, typer.Option(help="How times are written in csv, if not in ISO 8601.")] = "",
+    val_size: Annotated[int | None, typer.Option(help="Last rows of each series that choose the epoch.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the fit.")] = 0,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Any parameter of TXLForecaster; may repeat.", metavar="NAME=VALUE"),
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show a bar.")] = False,
+) -> None:
+    """Fit a forecaster on a table, and save it with its memories."""
+    from txl_ts.cli.forecast import Columns, numbers, run_fit, settings
+
+    params: dict[str, Any] = {
+        "h": h,
+        "freq": int(freq) if freq.isdigit() else freq,
+        "random_state": seed,
+        "verbose": verbose,
+    }
+    params |= {} if quantiles is None else {"quantiles": numbers("--quantiles", quantiles)}
+    columns = Columns(None if no_id else id_col, time_col, target_col, time_format)
+    run_fit(data, out, columns=columns, params=params | settings(setting or []), val_size=val_size)
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(help="A saved forecaster, such as model.txl.", exists=True)],
+    data: Annotated[
+        Path | None, typer.Option(help="Rows to walk first, .csv or .parquet. Default: the fitted memories speak.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Forecasts, .csv or .parquet. Default: csv is printed.")] = None,
+    h: Annotated[int | None, typer.Option("-h", "--h", help="Steps ahead. Default: as fitted.", min=1)] = None,
+    level: Annotated[str | None, typer.Option(help="Bands in percent, such as 80,90.", metavar="N,N,…")] = None,
+    quantiles: Annotated[str | None, typer.Option(help="Instead of bands.", metavar="Q,Q,…")] = None,
+    ids: Annotated[str | None, typer.Option(help="Only these series.", metavar="ID,ID,…")] = None,
+    start: Annotated[
+        str | None, typer.Option(help="With --data: 'fitted' goes on from the fitted memories, instead of empty ones.")
+    ] = None,
+    time_format: Annotated[str, typer.Option(help="How times are written in csv, if not in ISO 8601.")] = "",
+) -> None:
+    """Forecast with a saved model. The model file is not changed."""
+    from txl_ts.cli.forecast import numbers, run_predict
+
+    run_predict(
+        model,
+        data,
+        out,
+        h=h,
+        level=numbers("--level", level),
+        quantiles=numbers("--quantiles", quantiles),
+        ids=None if ids is None else ids.split(","),
+        start=start,
+        time_format=time_format,
+    )
 
 
 @app.command()

@@ -6,7 +6,7 @@ product with a triangular matrix of decays: no loop over rows, here or in the ex
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from txl_ts.embeddings.units import PLAIN, Units
 from txl_ts.state import TensorSpec
 
 # Inputs beyond this many of the lane's deviations are clipped before they enter the statistics: one spike must not
@@ -65,12 +66,21 @@ class Scale:
     age: Tensor
     known: Tensor
 
+    @property
+    def units(self) -> Units:
+        """What the values are measured in."""
+        return PLAIN
+
     def at(self, rows: Tensor | None) -> Scale:
         """Keep only some rows (indices along time); None keeps all."""
         if rows is None:
             return self
-        parts = (self.mean, self.rest, self.deviation, self.drift, self.age, self.known)
-        return Scale(self.shift, *(part.index_select(1, rows) for part in parts))
+        parts = ("mean", "rest", "deviation", "drift", "age", "known")
+        return replace(self, **{name: getattr(self, name).index_select(1, rows) for name in parts})
+
+    def in_units(self, units: Units) -> Scale:
+        """Say what the values are measured in."""
+        return self if units == self.units else MappedScale(**vars(self), map=units)
 
     def normalise(self, x: Tensor) -> Tensor:
         """Put values above ``shift``, of shape (B, T, C, n), into deviations from the mean of their row (B, T, C)."""
@@ -81,7 +91,24 @@ class Scale:
         """Put deviations, of shape (B, T, h, C, Q), back into raw units; NaN where the level is not known."""
         # The shift of a chunk may be a value that comes later in it: rows before that value must not show it.
         level = torch.where(self.known, self.shift + (self.mean + self.rest), torch.nan)[:, :, None, :, None]
-        return level + z * self.deviation[:, :, None, :, None]
+        return self.units.back(level + z * self.deviation[:, :, None, :, None])
+
+
+@dataclass(frozen=True)
+class MappedScale(Scale):
+    """A scale of values that went through a map: what is restored goes back through it.
+
+    Attributes
+    ----------
+    map : Units
+    """
+
+    map: Units
+
+    @property
+    def units(self) -> Units:
+        """What the values are measured in."""
+        return self.map
 
 
 class RunningNormaliser(nn.Module):

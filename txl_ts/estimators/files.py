@@ -13,8 +13,10 @@ import torch
 from numpy.typing import NDArray
 
 from txl_ts import __version__
+from txl_ts.conformal import N_GRID, Adaptive, Conformal, spacing
 from txl_ts.config import ModelConfig
 from txl_ts.errors import FileFormatError
+from txl_ts.estimators.bands import Calibration
 from txl_ts.estimators.fleet import Fleet
 from txl_ts.export import contract_of, export_onnx
 from txl_ts.export.triton import export_triton
@@ -58,6 +60,15 @@ def save_forecaster(path: str | PathLike[str], model: TXLForecaster) -> None:
     }
     state = to_arrays(fleet.state) | {"forecast": fleet.forecast, "linear_spread": model.linear_fit_.spread.numpy()}
     positions = _positions(fleet) | {"fitted_end": [model._fitted_end.get(name) for name in fleet.ids]}
+    if (calibration := model.calibration_) is not None:
+        table, adaptive = calibration.table, calibration.adaptive
+        rate, floor = None if adaptive is None else adaptive.rate, 0 if calibration.floor == 0 else None
+        config["calibration"] = {"n_scores": table.n_scores, "rate": rate, "floor": floor}
+        state["calibration.scores"] = table.scores
+        positions["calibration"] = list(calibration.ids)
+        if adaptive is not None:
+            state["calibration.levels"], state["calibration.bands"] = adaptive.levels, adaptive.bands
+            positions["calibration_origins"] = adaptive.origins.tolist()
     save(path, Bundle("model", config, {"weights": weights, "scalers": scalers, "state": state}, positions))
 
 
@@ -93,6 +104,8 @@ def load_forecaster(path: str | PathLike[str], cls: type[_F]) -> _F:
         )
         out.validation_mse_, out.validation_mae_ = _back(config["validation_mse"]), _back(config["validation_mae"])
         out.fit_seconds_ = config["fit_seconds"]
+        out._fit_panel = out._val_size = None  # a file does not hold the rows
+        out.calibration_ = _calibration(bundle)
         out.cleaned_ = config["cleaned"]
         out.skipped_ = tuple((name, reason) for name, reason in config["skipped"])
         out._describe()
@@ -214,6 +227,12 @@ def _expected(config: dict[str, Any], positions: dict[str, Any]) -> Expected:
     }
     state["forecast"] = ((n_lanes, sizes.h, len(sizes.quantiles)), "float32")
     state["linear_spread"] = ((sizes.h,), "float32")
+    if "calibration" in config:
+        shape, n = (sizes.h, len(sizes.quantiles)), len(positions["calibration"])
+        state["calibration.scores"] = ((*shape, N_GRID), "float32")
+        if config["calibration"]["rate"] is not None:
+            state["calibration.levels"] = ((n, *shape), "float32")
+            state["calibration.bands"] = ((n, -(-sizes.h // spacing(sizes.h)), *shape), "float32")
     return table | {"state": state}
 
 
@@ -257,6 +276,24 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [_plain(inner) for inner in value]
     return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
+
+
+def _calibration(bundle: Any) -> Calibration | None:
+    """Give the calibration that a file holds; ValueError where its positions do not fit it."""
+    about = bundle.config.get("calibration")
+    if about is None:
+        return None
+    arrays, ids = bundle.tensors["state"], tuple(bundle.positions["calibration"])
+    quantiles = tuple(float(q) for q in bundle.config["model"]["quantiles"])
+    table = Conformal(quantiles, arrays["calibration.scores"], int(about["n_scores"]))
+    floor = -np.inf if about["floor"] is None else float(about["floor"])
+    if about["rate"] is None:
+        return Calibration(table, floor)
+    bands = arrays["calibration.bands"]
+    origins = np.array(bundle.positions["calibration_origins"], np.int64).reshape(bands.shape[:2])
+    if len(set(ids)) != len(ids):
+        raise ValueError("calibrated ids must be distinct")
+    return Calibration(table, floor, ids, Adaptive(float(about["rate"]), arrays["calibration.levels"], bands, origins))
 
 
 def _number(value: float) -> float | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from txl_ts.config import ModelConfig
 from txl_ts.errors import ShortSeriesWarning
@@ -50,8 +51,9 @@ def fit_panel(
     season: int,
     val_size: int | None,
     checkpoint: str | PathLike[str] | None,
+    weight: NDArray[np.float32] | None = None,
 ) -> Fitted:
-    """Train a model.
+    """Train a model; ``weight`` (N,) says what the error at each row of the panel counts for.
 
     With ``val_size`` the last rows of each series choose the epoch and are never trained on. Without, a tail chooses
     the number of epochs, then a new model is trained on all rows for as many.
@@ -59,7 +61,8 @@ def fit_panel(
     rows = tail_rows(panel, h=config.h, patch_len=config.patch_len)
     if val_size is not None:
         rows = np.full(panel.n_series, val_size, np.int64)
-    choosing = split(panel, config, val_rows=rows, season=season, loss=settings.loss)
+    how: Any = {"season": season, "loss": settings.loss, "weight": weight}
+    choosing = split(panel, config, val_rows=rows, **how)
     _warn_short(choosing, panel, config)
     # Initial weights and dropout draw from torch's global generator; the user's own stream of numbers must not move.
     with torch.random.fork_rng(devices=[]):
@@ -68,7 +71,7 @@ def fit_panel(
             return fitted
         # The schedule of the second run ends where the best epoch of the first one ended.
         epochs = fitted.history.best_epoch
-        everything = split(panel, config, val_rows=np.zeros_like(rows), season=season, loss=settings.loss)
+        everything = split(panel, config, val_rows=np.zeros_like(rows), **how)
         final = _train(
             panel,
             Split(everything.train, None, 0),
@@ -93,7 +96,7 @@ def _train(
 ) -> Fitted:
     torch.manual_seed(settings.random_state)
     model = TXLModel(config)
-    model.normaliser.fit(panel.values[_trained(rows.train)])
+    model.normaliser.fit(model.units.into(torch.from_numpy(panel.values[_trained(rows.train)])).numpy())
     linear = fit_linear_path(model, rows.train, rows.validation, seed=settings.random_state, known=penalty)
     model.head.set_spread(linear.spread, config.quantiles)
     trainer = Trainer(model, rows.train, rows.validation, settings)
@@ -123,6 +126,8 @@ def _trained(train: Origins) -> Any:
 
 def _digest(panel: Panel, rows: Split) -> str:
     digest = hashlib.sha256(panel.values.tobytes())
+    if rows.train.pieces.weight is not None:
+        digest.update(rows.train.pieces.weight.tobytes())
     for array in (rows.train.pieces.first, rows.train.pieces.stop, rows.train.first):
         digest.update(array.tobytes())
     return digest.hexdigest()

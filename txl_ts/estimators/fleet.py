@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +79,17 @@ class Fleet:
         state = select(self.state, lanes)
         return Fleet(tuple(ids), self.origins[lanes], self.last[lanes], state, self.forecast[lanes])
 
+    def without(self, ids: Sequence[SeriesId]) -> Fleet:
+        """Copy all series but some.
+
+        Raises
+        ------
+        StateError
+            If some are not here.
+        """
+        gone = set(self.take(ids).ids)
+        return self.take([name for name in self.ids if name not in gone])
+
     def take_for(self, panel: Panel, model: TXLModel) -> Fleet:
         """Copy the panel's series out, in its order; those that are not here come fresh."""
         known = set(self.ids)
@@ -113,7 +124,14 @@ class Fleet:
             )
 
     def advance(
-        self, model: TXLModel, panel: Panel, *, max_gap: int | None, pace: Pace, one_step: bool = True
+        self,
+        model: TXLModel,
+        panel: Panel,
+        *,
+        max_gap: int | None,
+        pace: Pace,
+        one_step: bool = True,
+        watch: Callable[[int, int, NDArray[np.float32]], None] | None = None,
     ) -> tuple[Fleet, NDArray[np.float32]]:
         """Take in the rows of a panel.
 
@@ -127,6 +145,8 @@ class Fleet:
         pace : Pace
         one_step : bool
             False saves the forecasts of rows other than each last one.
+        watch : callable, optional
+            Called with a series' position, the grid ordinal of a row, and the forecasts (T, h, Q) from it and the next.
 
         Returns
         -------
@@ -154,6 +174,8 @@ class Fleet:
                 for y, lane in zip(stretch.y[:, :, :, 0], stretch.lanes, strict=True):  # y is (T, h, Q)
                     # Row r of a run forecasts row r + 1; the rows of the gap are none of the panel's.
                     row = np.arange(stretch.row, stretch.row + len(y)) + 1 - gap[lane]
+                    if watch is not None:
+                        watch(int(series[lane]), int(panel.piece_first[pieces[lane]] + row[0] - 1), y)
                     inside = (row >= 0) & (row < panel.lengths[pieces[lane]])
                     before[first_row[lane] + row[inside]] = y[inside, 0]
                     if stretch.row + len(y) == len(runs[lane]):

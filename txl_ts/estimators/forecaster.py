@@ -14,14 +14,18 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 
 from txl_ts.config import ModelConfig, check_choice, check_integer
-from txl_ts.errors import CleanedDataWarning, ColumnError, ParameterError, StampError, TxlError
+from txl_ts.errors import CleanedDataWarning, ColumnError, ExportError, ParameterError, StampError, TxlError
 from txl_ts.estimators import files
+from txl_ts.estimators.ahead import forecast_ahead, path_quantiles
 from txl_ts.estimators.backtest import Batch, backtest, cutoff_range, metrics_of, rows_until
+from txl_ts.estimators.bands import Watch
 from txl_ts.estimators.columns import forecast_columns, pick_quantiles
 from txl_ts.estimators.fitting import Fitted, fit_panel
 from txl_ts.estimators.fleet import Fleet
+from txl_ts.estimators.kept import KeptMemories
 from txl_ts.estimators.sizes import resolve_season, resolve_sizes
 from txl_ts.export import LARGEST_ERROR
+from txl_ts.estimators.weights import read_weights, without_column
 from txl_ts.frames import FrameStyle, Freq, Panel, id_frame, long_frame, read_long
 from txl_ts.live import LiveSession
 from txl_ts.model import TXLModel
@@ -33,7 +37,7 @@ class NotFittedError(TxlError, SklearnNotFittedError):
     """The estimator was used before ``fit``."""
 
 
-class TXLForecaster(BaseEstimator):
+class TXLForecaster(KeptMemories, BaseEstimator):
     """Forecast many series with one recurrent model that remembers each of them.
 
     After ``fit`` every series keeps its memory: ``update`` moves it on row by row without refitting, ``predict`` reads
@@ -60,6 +64,11 @@ class TXLForecaster(BaseEstimator):
         series; ``params_`` says what was chosen.
     scaler : {"running", "standard"}
         Normalise each series by what it has seen so far, or all by the training rows.
+    transform : {"log1p", "sqrt", "asinh"}, optional
+        The model sees the target through this map, and losses are measured there; forecasts and bands come back in raw
+        units, in the exported graph too. ``log1p`` and ``sqrt`` keep the sign of negative values.
+    non_negative : bool
+        Forecasts below 0 become 0.
     memory : {"fifo"}
         Memory policy.
     d_model, n_layers, n_heads : int
@@ -92,7 +101,8 @@ class TXLForecaster(BaseEstimator):
         series are there. Slower.
     random_state : int
     verbose : bool
-        Show a bar while training, and what was cleaned, chosen and gained after it.
+        Show a bar with rows per second while training, and in walks that take longer than a second; after a fit, what
+        was cleaned, chosen and gained.
 
     Attributes
     ----------
@@ -107,6 +117,8 @@ class TXLForecaster(BaseEstimator):
     skipped_ : tuple of (id, reason)
     cleaned_ : list of str
         What was done to the rows, in sentences.
+    calibration_ : Calibration or None
+        What :meth:`calibrate` found.
     n_parameters_ : int
     fit_seconds_ : float
 
@@ -149,6 +161,8 @@ class TXLForecaster(BaseEstimator):
         lookback: int | Literal["auto"] = "auto",
         half_life: float | Literal["auto"] = "auto",
         scaler: str = "running",
+        transform: str | None = None,
+        non_negative: bool = False,
         memory: str = "fifo",
         d_model: int = 64,
         n_layers: int = 2,
@@ -181,6 +195,8 @@ class TXLForecaster(BaseEstimator):
         self.lookback = lookback
         self.half_life = half_life
         self.scaler = scaler
+        self.transform = transform
+        self.non_negative = non_negative
         self.memory = memory
         self.d_model = d_model
         self.n_layers = n_layers
@@ -212,6 +228,7 @@ class TXLForecaster(BaseEstimator):
         time_col: str = "ds",
         target_col: str = "y",
         val_size: int | None = None,
+        sample_weight: str | None = None,
         checkpoint: str | PathLike[str] | None = None,
     ) -> Self:
         """Train on a long frame, then fill the memory of each of its series.
@@ -226,6 +243,9 @@ class TXLForecaster(BaseEstimator):
         val_size : int, optional
             The last rows of each series choose the epoch and are never trained on. Without it a tail chooses the number
             of epochs, and then all rows are trained on.
+        sample_weight : str, optional
+            Column that says what the error at each row counts for in training and in the choice of the epoch; from 0
+            on. Rows of weight 0 are still seen, as history.
         checkpoint : path, optional
             Folder to write checkpoints to; a run that was interrupted goes on from there, to the same numbers.
 
@@ -245,13 +265,21 @@ class TXLForecaster(BaseEstimator):
         """
         begin = time.perf_counter()
         self._settings(val_size=val_size)
-        panel = self._read_first(df, id_col=id_col, time_col=time_col, target_col=target_col)
-        fitted = self._fit_rows(panel, val_size=val_size, checkpoint=checkpoint)
+        rows = df
+        if sample_weight is not None:
+            rows = without_column(df, sample_weight, taken=[id_col, time_col, target_col])
+        panel = self._read_first(rows, id_col=id_col, time_col=time_col, target_col=target_col)
+        weight = None
+        if sample_weight is not None:
+            names: Any = {"id_col": id_col, "time_col": time_col, "target_col": sample_weight}
+            gap = self._gap(self._sizes(panel)[0])
+            weight = read_weights(panel, sample_weight, lambda: self._read(df, panel.freq, gap=gap, **names))
+        fitted = self._fit_rows(panel, val_size=val_size, checkpoint=checkpoint, weight=weight)
         sizes = fitted.model.config
         fleet, _ = Fleet.fresh(fitted.model, panel.ids, panel.origins).advance(
             fitted.model, panel, max_gap=self._gap(sizes), pace=self._pace(sizes), one_step=False
         )
-        self._keep(fitted, panel, fleet)
+        self._keep(fitted, panel, fleet, val_size=val_size)
         self.fit_seconds_ = time.perf_counter() - begin
         if self.verbose:
             print("\n".join(self._report()))  # noqa: T201 - asked for
@@ -268,13 +296,21 @@ class TXLForecaster(BaseEstimator):
         level: Sequence[float] | None = None,
         quantiles: Sequence[float] | None = None,
         ids: Sequence[str | int] | None = None,
+        n_paths: int | None = None,
+        random_state: int = 0,
     ) -> Any:
         """Forecast the rows after the last one of each series. Nothing is changed.
+
+        Beyond the trained ``h`` the forecast continues itself. By default its medians are fed into forked memories, a
+        trained horizon at a time: as cheap as walking the rows once, and bands that are too narrow from the second
+        horizon on, since each horizon takes the medians before it for certain. With ``n_paths`` paths are drawn step by
+        step instead (see :meth:`sample_paths`), and quantiles are those of the paths: one row of the model per step and
+        path.
 
         Parameters
         ----------
         h : int, optional
-            Steps ahead, at most the trained ``h``, which is the default.
+            Steps ahead; any number. Default: the trained one.
         df : frame, optional
             Rows to walk first: each series starts empty and is forgotten afterwards. Without it the kept memories
             speak.
@@ -286,6 +322,10 @@ class TXLForecaster(BaseEstimator):
             Columns ``TXL_ql0.1``, …; not together with ``level``. Default: all trained quantiles.
         ids : sequence, optional
             Only these series.
+        n_paths : int, optional
+            Read the quantiles off so many sampled paths.
+        random_state : int
+            Seed of the paths.
 
         Returns
         -------
@@ -298,7 +338,7 @@ class TXLForecaster(BaseEstimator):
         """
         self._check_fitted()
         columns = forecast_columns(self.config_.quantiles, level=level, quantiles=quantiles)
-        n_ahead = self._steps(h)
+        n_ahead = self.config_.h if h is None else check_integer("h", h, at_least=1)
         if start not in (None, "fitted"):
             raise ParameterError(f"start={start!r} must be None or 'fitted'.")
         fleet, style = self._fleet, self._style
@@ -317,7 +357,7 @@ class TXLForecaster(BaseEstimator):
         lanes = np.repeat(np.arange(len(fleet)), n_ahead)
         ahead = np.tile(np.arange(1, n_ahead + 1), len(fleet))
         stamps = fleet.stamps(lanes, fleet.last[lanes] + ahead, freq=self._freq, zone=style.zone)
-        values = pick_quantiles(fleet.forecast[:, :n_ahead], self.config_.quantiles, list(columns.values()))
+        values = self._ahead(fleet, n_ahead, list(columns.values()), n_paths=n_paths, seed=random_state)
         return self._frame(style, fleet, lanes, stamps, columns, values.reshape(-1, len(columns)))
 
     def update(self, df: Any) -> Any:
@@ -342,11 +382,11 @@ class TXLForecaster(BaseEstimator):
         self._check_fitted()
         panel = self._read_more(df, continues=True)
         self._fleet.refuse_old_rows(panel, call="update")
-        moved, before = self._advance(self._fleet.take_for(panel, self._model), panel)
-        columns = forecast_columns(self.config_.quantiles, level=None, quantiles=None)
-        values = pick_quantiles(before, self.config_.quantiles, list(columns.values()))
-        stamps = panel.stamps(panel.row_series(), panel.row_ordinals())
-        out = self._frame(panel.style, panel, panel.row_series(), stamps, columns, values, target=panel.values)
+        watch = None if self.calibration_ is None else self.calibration_.watch()
+        moved, before = self._advance(self._fleet.take_for(panel, self._model), panel, watch=watch)
+        if self.calibration_ is not None and watch is not None:
+            self.calibration_ = self.calibration_.after(panel, watch)
+        out = self._one_step_frame(panel, before, level=None, quantiles=None)
         self._fleet = self._fleet.merged(moved)
         return out
 
@@ -509,7 +549,7 @@ class TXLForecaster(BaseEstimator):
         ------
         NotFittedError, ParameterError, FrameError, MissingExtraError, ExportError, SaveError
         """
-        self._check_fitted()
+        self._check_exportable()
         panel = None if df is None else self._read_more(df, continues=False)
         return files.export_graph(path, self, precision=precision, profile=profile, panel=panel, max_error=max_error)
 
@@ -546,7 +586,7 @@ class TXLForecaster(BaseEstimator):
         ------
         NotFittedError, ParameterError, MissingExtraError, ExportError, SaveError
         """
-        self._check_fitted()
+        self._check_exportable()
         settings = {"name": name, "n_streams": n_streams, "n_lanes": n_lanes, "idle_min": idle_min}
         return files.export_repository(folder, self, **settings)
 
@@ -566,6 +606,14 @@ class TXLForecaster(BaseEstimator):
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "config_")
+
+    def _check_exportable(self) -> None:
+        self._check_fitted()
+        if self.calibration_ is not None:
+            raise ExportError(
+                "calibrated bands are not part of the graph: it would give others than predict(). Set "
+                "calibration_ = None to export the bands as they were trained."
+            )
 
     def _check_fitted(self) -> None:
         if not self.__sklearn_is_fitted__():
@@ -659,6 +707,7 @@ class TXLForecaster(BaseEstimator):
         return Pace(
             fixed_grid=self.deterministic,
             reset_every=None if self.carry_memory else self.segment_len * config.stride,
+            bar="walking" if self.verbose else None,
         )
 
     def _steps(self, h: int | None) -> int:
@@ -671,17 +720,44 @@ class TXLForecaster(BaseEstimator):
             )
         return steps
 
-    def _advance(self, fleet: Fleet, panel: Panel, *, one_step: bool = True) -> tuple[Fleet, NDArray[np.float32]]:
-        return fleet.advance(
-            self._model, panel, max_gap=self._gap(self.config_), pace=self._pace(self.config_), one_step=one_step
-        )
+    def _advance(
+        self, fleet: Fleet, panel: Panel, *, one_step: bool = True, watch: Watch | None = None
+    ) -> tuple[Fleet, NDArray[np.float32]]:
+        gap, pace = self._gap(self.config_), self._pace(self.config_)
+        return fleet.advance(self._model, panel, max_gap=gap, pace=pace, one_step=one_step, watch=watch)
 
-    def _keep(self, fitted: Fitted, panel: Panel, fleet: Fleet) -> None:
+    def _ahead(
+        self, fleet: Fleet, h: int, levels: Sequence[float], *, n_paths: int | None, seed: int
+    ) -> NDArray[np.float32]:
+        """Quantiles of the next ``h`` rows, (n, h, len(levels))."""
+        if n_paths is None:
+            y = forecast_ahead(self._model, fleet, h=h, pace=self._pace(self.config_))
+            y = y if self.calibration_ is None else self.calibration_.moved(y, fleet.ids)
+            return pick_quantiles(y, self.config_.quantiles, levels)
+        check_integer("n_paths", n_paths, at_least=1)
+        seed = check_integer("random_state", seed, at_least=0)
+        return path_quantiles(self._model, fleet, h=h, n_paths=n_paths, seed=seed, levels=levels)
+
+    def _one_step_frame(
+        self,
+        panel: Panel,
+        before: NDArray[np.float32],
+        *,
+        level: Sequence[float] | None,
+        quantiles: Sequence[float] | None,
+    ) -> Any:
+        columns = forecast_columns(self.config_.quantiles, level=level, quantiles=quantiles)
+        values = pick_quantiles(before, self.config_.quantiles, list(columns.values()))
+        stamps = panel.stamps(panel.row_series(), panel.row_ordinals())
+        return self._frame(panel.style, panel, panel.row_series(), stamps, columns, values, target=panel.values)
+
+    def _keep(self, fitted: Fitted, panel: Panel, fleet: Fleet, *, val_size: int | None) -> None:
         """Take over all that fitting found, at once."""
         self._model, self._fleet, self._style, self._freq = fitted.model, fleet, panel.style, panel.freq
         self.config_ = fitted.model.config
         self.history_, self.linear_fit_ = fitted.history, fitted.linear
         self.validation_mse_, self.validation_mae_ = fitted.validation_mse, fitted.validation_mae
+        self._fit_panel, self._val_size, self.calibration_ = panel, val_size, None
         self.skipped_, self.cleaned_ = panel.skipped, panel.report.lines()
         self._fitted_end = dict(zip(panel.ids, self._last_stamps().tolist(), strict=True))
         self._describe()
@@ -739,9 +815,10 @@ class TXLForecaster(BaseEstimator):
         extra = None if cutoffs is None else {"cutoff": cutoffs}
         return long_frame(style, ids=(named.ids, lanes), stamps=stamps, columns=out, extra_stamps=extra)
 
-    def _fit_rows(self, panel: Panel, *, val_size: int | None, checkpoint: str | PathLike[str] | None = None) -> Fitted:
+    def _fit_rows(self, panel: Panel, *, val_size: int | None, **more: Any) -> Fitted:
         config, season = self._sizes(panel)
-        return fit_panel(panel, config, self._settings(), season=season, val_size=val_size, checkpoint=checkpoint)
+        more = {"checkpoint": None} | more
+        return fit_panel(panel, config, self._settings(), season=season, val_size=val_size, **more)
 
     def _sizes(self, panel: Panel) -> tuple[ModelConfig, int]:
         """Sizes and season for these rows."""

@@ -54,6 +54,8 @@ def resolve_sizes(params: Mapping[str, Any], *, freq: Freq, season: int, typical
         "lookback": lookback,
         "half_life": _given(params, "half_life", lambda: max(7 * min(season, 168), 4 * patch_len)),
         "scaler": params["scaler"],
+        "transform": "none" if params["transform"] is None else params["transform"],
+        "non_negative": params["non_negative"],
         "memory": params["memory"],
         "d_model": d_model,
         "n_layers": n_layers,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from txl_ts.config import ModelConfig
+from txl_ts.embeddings import Units
 from txl_ts.frames import Panel
 from txl_ts.losses import LOSSES
 from txl_ts.training import Origins, Pieces
@@ -36,7 +38,15 @@ class Split:
     n_untrained: int
 
 
-def split(panel: Panel, config: ModelConfig, *, val_rows: NDArray[np.int64], season: int, loss: str) -> Split:
+def split(
+    panel: Panel,
+    config: ModelConfig,
+    *,
+    val_rows: NDArray[np.int64],
+    season: int,
+    loss: str,
+    weight: NDArray[np.float32] | None = None,
+) -> Split:
     """Cut the last rows off each series for validation.
 
     Parameters
@@ -49,17 +59,22 @@ def split(panel: Panel, config: ModelConfig, *, val_rows: NDArray[np.int64], sea
         Rows of a season.
     loss : str
         Gives the unit of the errors.
+    weight : float32 array of shape (N,), optional
+        What the error at each row counts for.
     """
     first, stop = panel.offsets[:-1], panel.offsets[1:]
     end = np.zeros(panel.n_series, np.int64)
     np.maximum.at(end, panel.piece_series, stop)
     cut = (end - val_rows)[panel.piece_series]
-    unit = _units(panel, stop=np.minimum(stop, cut), season=season, kind=LOSSES[loss].unit)
+    measured = Units(config.transform).into(torch.from_numpy(panel.values)).numpy()  # errors are in the model's units
+    unit = _units(replace(panel, values=measured), stop=np.minimum(stop, cut), season=season, kind=LOSSES[loss].unit)
     train_stop = np.clip(cut, first, stop)
     # A row may forecast once a patch, or a look-back on long series, has been seen.
     warm = np.where(stop - first >= 3 * config.lookback + config.h, config.lookback, config.patch_len)
     trained = train_stop - first > config.patch_len
-    train = _origins(panel, trained, first, train_stop, first + np.minimum(warm, train_stop - first), unit, full=False)
+    train = _origins(
+        panel, trained, first, train_stop, first + np.minimum(warm, train_stop - first), unit, weight, full=False
+    )
     n_untrained = panel.n_series - len(np.unique(panel.piece_series[trained]))
     begin = np.maximum(first, cut - _validation_context(config))
     origin = np.maximum(cut - 1, first)
@@ -71,7 +86,7 @@ def split(panel: Panel, config: ModelConfig, *, val_rows: NDArray[np.int64], sea
     kept = np.flatnonzero(chosen)
     every = -(-int((stop - begin)[kept].sum()) // _MOST_VALIDATION_ROWS)
     chosen = np.isin(np.arange(len(first)), kept[::every])
-    return Split(train, _origins(panel, chosen, begin, stop, origin, unit, full=full), n_untrained)
+    return Split(train, _origins(panel, chosen, begin, stop, origin, unit, weight, full=full), n_untrained)
 
 
 def tail_rows(panel: Panel, *, h: int, patch_len: int) -> NDArray[np.int64]:
@@ -92,10 +107,11 @@ def _origins(
     stop: NDArray[np.int64],
     origin: NDArray[np.int64],
     unit: NDArray[np.float32],
+    weight: NDArray[np.float32] | None,
     *,
     full: bool,
 ) -> Origins:
-    return Origins(Pieces(panel.values, first[picked], stop[picked], unit[picked]), origin[picked], full=full)
+    return Origins(Pieces(panel.values, first[picked], stop[picked], unit[picked], weight), origin[picked], full=full)
 
 
 def _units(panel: Panel, *, stop: NDArray[np.int64], season: int, kind: str) -> NDArray[np.float32]:

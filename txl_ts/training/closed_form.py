@@ -128,6 +128,9 @@ def _equations(model: TXLModel, origins: Origins, *, seed: int) -> Iterator[tupl
         target, usable = segment.targets(picked, front.scale)
         usable = usable.all(dim=2)[..., 0] & (front.scale.deviation[..., 0] > 0)  # (B, n)
         weight = (front.scale.deviation[..., 0] / segment.unit[:, None]).clamp(max=_LARGEST_RATIO)
+        if (counts := segment.target_weights(picked)) is not None:
+            counts = counts[..., 0].mean(dim=2)  # the map of all steps is solved at once
+            usable, weight = usable & (counts > 0), weight * counts.sqrt()
         z = (target[..., 0] - front.scale.mean - front.scale.rest) / front.scale.deviation
         window = front.lookback[:, :, 0]
         last = window[..., -1:] if model.linear_path.lookback else torch.zeros_like(z[..., :1])

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from txl_ts.embeddings import Units
 from txl_ts.errors import TrainingError
 from txl_ts.losses import LOSSES, forecast_loss
 from txl_ts.model import Front, TorchState, TXLModel
@@ -97,6 +98,7 @@ class Trainer:
         self.n_lanes = max(min(len(train.pieces), settings.batch_size), 1)
         self.n_phases = min(stride, max(settings.batch_size // self.n_lanes, 1))
         self.n_rows = settings.segment_len * stride
+        self._rows_per_step = self.n_lanes * self.n_rows
         # An epoch walks each piece by some of its phases, and has enough steps to be worth a look at the validation.
         self.n_passes = 1
         per_pass = max(self._count_steps(), 1)
@@ -132,11 +134,12 @@ class Trainer:
             history.validation.append(self.validation_loss())
             progress.best = _copied(self.model.state_dict())
         with tqdm(
-            total=self.settings.max_epochs * self.n_steps,
-            initial=history.epochs * self.n_steps + progress.step,
+            total=self.settings.max_epochs * self.n_steps * self._rows_per_step,
+            initial=(history.epochs * self.n_steps + progress.step) * self._rows_per_step,
             disable=not self.settings.verbose,
             desc="training",
-            unit="step",
+            unit="row",
+            unit_scale=True,
         ) as bar:
             while history.epochs < self.settings.max_epochs and not self._is_patience_over():
                 self._epoch(after_step, bar)
@@ -152,10 +155,11 @@ class Trainer:
         if self.validation is None:
             return math.nan
         self.model.eval()
-        total, count = 0.0, 0
+        total, count = 0.0, 0.0
         with torch.inference_mode():
             for segment, front, z, picked in _forecasts(self.model, self.validation):
-                n = int(segment.targets(picked, front.scale)[1].sum())
+                usable, weight = segment.targets(picked, front.scale)[1], segment.target_weights(picked)
+                n = float((usable if weight is None else usable * weight).sum())
                 total += float(self._loss(segment, front, z, picked)) * n
                 count += n
         return total / count if count else math.nan
@@ -171,6 +175,9 @@ class Trainer:
                 target, usable = segment.targets(picked, front.scale)
                 level = front.scale.mean + front.scale.rest
                 point = level[:, :, None] + z[..., median] * front.scale.deviation[:, :, None]
+                if front.scale.units != Units():
+                    shift, back = front.scale.shift[:, :, None], front.scale.units.back
+                    target, point = back(target + shift), back(point + shift)
                 error = (target - point)[usable].double()
                 square += float(error.square().sum())
                 absolute += float(error.abs().sum())
@@ -188,7 +195,7 @@ class Trainer:
         for segment in segments(self.train, steps, n_rows=self.n_rows, h=self.model.config.h):
             progress.loss_sum += self._step(segment, phases)
             progress.step += 1
-            bar.update()
+            bar.update(self._rows_per_step)
             if after_step:
                 after_step()
         history.train.append(progress.loss_sum / max(progress.step, 1))
@@ -240,6 +247,7 @@ class Trainer:
             level=scale.shift.expand_as(scale.mean),
             usable=usable,
             loss=LOSSES[self.settings.loss],
+            weight=segment.target_weights(picked),
         )
 
     def _schedule(self, rng: np.random.Generator) -> Iterator[Step]:

@@ -21,25 +21,30 @@ class Pieces:
         Rows of each piece.
     unit : float32 array of shape (n,)
         What the loss measures the errors of each piece in, in raw units; positive.
+    weight : float32 array of shape (N,), optional
+        What the error at each row counts for; all alike without it.
     """
 
     values: NDArray[np.float32]
     first: NDArray[np.int64]
     stop: NDArray[np.int64]
     unit: NDArray[np.float32]
+    weight: NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
         return len(self.first)
 
     def take(self, picked: NDArray[np.int64]) -> Pieces:
         """Keep some pieces."""
-        return Pieces(self.values, self.first[picked], self.stop[picked], self.unit[picked])
+        return Pieces(self.values, self.first[picked], self.stop[picked], self.unit[picked], self.weight)
 
     def rows(self, first: NDArray[np.int64], stop: NDArray[np.int64], *, n_rows: int) -> NDArray[np.float32]:
         """Cut ``n_rows`` rows from each ``first`` on, of shape (B, n_rows); NaN from ``stop`` on."""
-        index = first[:, None] + np.arange(n_rows)
-        inside = index < stop[:, None]
-        return np.where(inside, self.values[np.where(inside, index, 0)], np.float32(np.nan))
+        return _cut(self.values, first, stop, n_rows=n_rows, outside=np.nan)
+
+    def weights(self, first: NDArray[np.int64], stop: NDArray[np.int64], *, n_rows: int) -> NDArray[np.float32] | None:
+        """Cut the weights of the same rows; 0 from ``stop`` on."""
+        return None if self.weight is None else _cut(self.weight, first, stop, n_rows=n_rows, outside=0)
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,14 @@ class Step:
     piece: NDArray[np.int64]
     row: NDArray[np.int64]
     begun: NDArray[np.int64]
+
+
+def _cut(
+    array: NDArray[np.float32], first: NDArray[np.int64], stop: NDArray[np.int64], *, n_rows: int, outside: float
+) -> NDArray[np.float32]:
+    index = first[:, None] + np.arange(n_rows)
+    inside = index < stop[:, None]
+    return np.where(inside, array[np.where(inside, index, 0)], np.float32(outside))
 
 
 def schedule(

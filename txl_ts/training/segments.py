@@ -53,6 +53,8 @@ class Segment:
         The lane begins.
     unit : Tensor of shape (B,)
     h : int
+    weight : Tensor of shape (B, T + h), optional
+        Of the rows of ``ahead``.
     """
 
     x: Tensor
@@ -61,10 +63,18 @@ class Segment:
     start: Tensor
     unit: Tensor
     h: int
+    weight: Tensor | None = None
+
+    def target_weights(self, picked: Tensor) -> Tensor | None:
+        """Give the weights of :meth:`targets`, (B, n, h, 1)."""
+        if self.weight is None:
+            return None
+        return self.weight[:, picked[:, None] + torch.arange(1, self.h + 1)][..., None]
 
     def targets(self, picked: Tensor, scale: Scale) -> tuple[Tensor, Tensor]:
-        """Give targets above the lane's shift, (B, n, h, 1), at the picked rows, and which of them count."""
-        target = self.ahead[:, picked[:, None] + torch.arange(1, self.h + 1)][..., None] - scale.shift[:, :, None]
+        """Give targets above the lane's shift (B, n, h, 1), in the model's units, at the picked rows; which count."""
+        ahead = scale.units.into(self.ahead)
+        target = ahead[:, picked[:, None] + torch.arange(1, self.h + 1)][..., None] - scale.shift[:, :, None]
         usable = target.isfinite() & (self.origin.index_select(1, picked)[..., None] & scale.known)[:, :, None]
         return target, usable
 
@@ -76,6 +86,7 @@ def segments(origins: Origins, steps: Iterator[Step], *, n_rows: int, h: int) ->
         idle = step.piece < 0
         stop = np.where(idle, 0, pieces.stop[step.piece])
         x = torch.from_numpy(pieces.rows(step.row, stop, n_rows=n_rows + h))
+        weight = pieces.weights(step.row, stop, n_rows=n_rows + h)
         row = step.row[:, None] + np.arange(n_rows)
         last = stop - h if origins.full else stop - 1
         may = (row >= np.maximum(origins.first[step.piece], step.begun)[:, None]) & (row < last[:, None])
@@ -86,4 +97,5 @@ def segments(origins: Origins, steps: Iterator[Step], *, n_rows: int, h: int) ->
             start=torch.from_numpy((step.row == step.begun) | idle)[:, None],
             unit=torch.from_numpy(np.where(idle, np.float32(1), pieces.unit[step.piece])),
             h=h,
+            weight=None if weight is None else torch.from_numpy(weight),
         )

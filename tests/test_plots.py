@@ -1,0 +1,140 @@
+"""Pictures hold what the frames hold. Read off the artists, not off pixels."""
+
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from txl_ts.errors import ColumnError, MissingExtraError, ParameterError
+from txl_ts.plots import Band, bands_of, plot_backtest, plot_forecast
+
+pytest.importorskip("matplotlib", reason="pictures need the extra `plot`")
+
+
+def line(axes, label):
+    found = [artist for artist in axes.lines if artist.get_label() == label]
+    assert len(found) == 1, [artist.get_label() for artist in axes.lines]
+    return found[0].get_xdata(orig=True), np.asarray(found[0].get_ydata())
+
+
+def forecast_of(names=("a", "b"), n=3, start=10):
+    parts = []
+    for i, name in enumerate(names):
+        y = np.arange(n) + 10.0 * i
+        parts.append(pd.DataFrame({"unique_id": name, "ds": np.arange(start, start + n), "TXL": y, "TXL-lo-80": y - 1}))
+    return pd.concat(parts, ignore_index=True).assign(**{"TXL-hi-80": lambda df: df["TXL"] + 2})
+
+
+def rows_of(names=("a", "b"), n=10):
+    return pd.concat(
+        [
+            pd.DataFrame({"unique_id": name, "ds": np.arange(n), "y": np.arange(n) * 1.0 + i})
+            for i, name in enumerate(names)
+        ]
+    )
+
+
+def test_bands_are_found_among_levels_and_among_quantiles_that_pair_widest_first():
+    assert bands_of(["ds", "TXL", "TXL-lo-80", "TXL-hi-80", "TXL-lo-95", "TXL-hi-95", "X-lo-70", "X-hi-70"], "TXL") == [
+        Band(95, "TXL-lo-95", "TXL-hi-95"),
+        Band(80, "TXL-lo-80", "TXL-hi-80"),
+    ]
+    assert bands_of(["TXL_ql0.1", "TXL", "TXL_ql0.9", "TXL_ql0.7"], "TXL") == [Band(80, "TXL_ql0.1", "TXL_ql0.9")]
+
+
+def test_a_panel_shows_history_median_and_a_band_that_opens_at_the_last_row(frame):
+    figure = plot_forecast(frame(forecast_of().to_dict("list")), frame(rows_of().to_dict("list")), n_history=4)
+    first, second = figure.axes
+    assert (first.get_title(loc="left"), second.get_title(loc="left")) == ("a", "b")
+    assert line(second, "history")[1].tolist() == [7.0, 8.0, 9.0, 10.0]
+    times, median = line(second, "median forecast")
+    assert times.tolist() == [9, 10, 11, 12]
+    assert median.tolist() == [10.0, 10.0, 11.0, 12.0]
+    (band,) = second.collections
+    corners = band.get_paths()[0].vertices
+    assert {tuple(corner) for corner in corners} >= {(9, 10), (10, 9), (10, 12), (12, 11), (12, 14)}
+
+
+def test_only_the_asked_series_are_drawn_in_the_asked_order():
+    figure = plot_forecast(forecast_of(("a", "b", "c")), ids=["c", "a"])
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["c", "a"]
+
+
+def test_at_most_six_panels_are_drawn_unasked_and_spare_ones_are_removed():
+    assert len(plot_forecast(forecast_of(tuple("abcdefgh"))).axes) == 6
+    assert len(plot_forecast(forecast_of(tuple("abcde"))).axes) == 5
+
+
+def test_one_series_without_a_name_has_one_panel_without_a_title():
+    figure = plot_forecast(forecast_of(("a",)).drop(columns="unique_id"), id_col=None)
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [""]
+
+
+def test_a_line_breaks_at_a_long_gap():
+    history = rows_of(("a",), 30)
+    history = history[(history.ds < 10) | (history.ds > 25)]
+    figure = plot_forecast(forecast_of(("a",), start=30), history, n_history=100)
+    assert np.isnan(line(figure.axes[0], "history")[1]).sum() == 1
+
+
+def test_zones_are_drawn_in_wall_time():
+    forecast = forecast_of(("a",))
+    forecast["ds"] = pd.date_range("2024-06-01 12:00", periods=3, freq="h", tz="Europe/Berlin")
+    times, _ = line(plot_forecast(forecast).axes[0], "median forecast")
+    assert times[0] == np.datetime64("2024-06-01T12:00")
+
+
+def test_a_backtest_shows_the_last_cutoffs_that_do_not_overlap():
+    parts = [forecast_of(("a",), start=cutoff + 1).assign(cutoff=cutoff) for cutoff in range(10, 17)]
+    frame = pd.concat(parts, ignore_index=True)
+    frame["y"] = frame.ds * 1.0
+    (axes,) = plot_backtest(frame, rows_of(("a",), 30), cutoffs=2).axes
+    marks = [artist.get_xdata()[0] for artist in axes.lines if artist.get_label() == "cutoff"]
+    assert marks == [13, 16]  # three rows ahead each
+    times, came = line(axes, "what came")
+    assert (times.tolist(), came.tolist()) == (list(range(11, 20)), [float(t) for t in range(11, 20)])
+
+
+def test_a_backtest_draws_the_cutoffs_that_are_named():
+    parts = [forecast_of(("a",), start=cutoff + 1).assign(cutoff=cutoff) for cutoff in (10, 11)]
+    frame = pd.concat(parts, ignore_index=True).assign(y=1.0)
+    (axes,) = plot_backtest(frame, cutoffs=[10]).axes
+    assert [artist.get_xdata()[0] for artist in axes.lines if artist.get_label() == "cutoff"] == [10]
+    with pytest.raises(ParameterError, match=r"none of cutoffs=\[99\] is in the frame"):
+        plot_backtest(frame, cutoffs=[99])
+
+
+def test_plot_of_a_forecaster_divides_the_rows_at_the_last_one_it_took_in(fitted, make_rows):
+    rows = make_rows(n_rows=110)
+    figure = fitted.plot(rows, ids=["T2"])
+    (axes,) = figure.axes
+    rows = rows[rows.unique_id == "T2"].reset_index(drop=True)
+    old = make_rows()
+    end = old[old.unique_id == "T2"].ds.max()
+    expected = fitted.predict(level=[60], ids=["T2"])  # .1 and .8 are trained: the widest band that pairs
+    times, median = line(axes, "median forecast")
+    assert (times[-3:] == expected.ds.to_numpy()).all()
+    assert [artist.get_label() for artist in axes.collections] == ["60 % band"]
+    assert median[-3:] == pytest.approx(expected.TXL, rel=1e-6)
+    assert line(axes, "history")[0][-1] == end.to_datetime64()
+    came, values = line(axes, "what came")
+    assert came[-1] == expected.ds.max().to_datetime64()
+    np.testing.assert_allclose(values[-3:], rows[rows.ds.isin(expected.ds)].y, rtol=1e-6)
+
+
+def test_wrong_columns_and_series_are_named():
+    with pytest.raises(ColumnError, match=r"no column 'ds'; it has \['unique_id', 'time'"):
+        plot_forecast(forecast_of().rename(columns={"ds": "time"}))
+    with pytest.raises(ParameterError, match=r"1 of ids are not in the frame, such as \['z'\]"):
+        plot_forecast(forecast_of(), ids=["z"])
+    with pytest.raises(ParameterError, match=r"ids='a' must be a list"):
+        plot_forecast(forecast_of(), ids="a")
+
+
+def test_without_matplotlib_the_install_command_is_named(monkeypatch):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingExtraError, match=r'pip install "txl-ts\[plot\]"'):
+        plot_forecast(forecast_of())

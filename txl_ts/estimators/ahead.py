@@ -1,0 +1,128 @@
+"""Horizons of any length: forecasts that are fed back into forked states, as medians or as sampled paths.
+
+States are copied first: what an estimator keeps is not moved.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from statistics import NormalDist
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from txl_ts.errors import ParameterError
+from txl_ts.model import TXLModel
+from txl_ts.state import select
+from txl_ts.walk import Pace, walk
+
+if TYPE_CHECKING:
+    from txl_ts.estimators.fleet import Fleet
+
+# Lanes of forked states that run side by side: each holds a whole state.
+_MOST_LANES = 1024
+
+
+def forecast_ahead(model: TXLModel, fleet: Fleet, *, h: int, pace: Pace) -> NDArray[np.float32]:
+    """Forecast ``h`` steps: beyond the trained horizon the medians are fed forward, a trained horizon at a time.
+
+    The quantiles of a later block are conditional on the medians before it, so that bands are too narrow there.
+
+    Returns
+    -------
+    float32 array of shape (n, h, Q)
+    """
+    blocks = [fleet.forecast]
+    median = model.config.quantiles.index(0.5)
+    state = select(fleet.state, np.arange(len(fleet)))
+    while sum(block.shape[1] for block in blocks) < h:
+        rows = list(blocks[-1][:, :, median])
+        after = np.full_like(fleet.forecast, np.nan)
+        last = np.array([len(run) - 1 for run in rows], np.int64)
+        for stretch in walk(model, rows, state, wanted_from=last, pace=pace):
+            after[stretch.lanes] = stretch.y[:, -1, :, 0]  # the last stretch of a lane overwrites the others
+        blocks.append(after)
+    return np.concatenate(blocks, axis=1)[:, :h]
+
+
+def sample_paths(
+    model: TXLModel, fleet: Fleet, *, h: int, n_paths: int, seed: int
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+    """Draw paths step by step, some series at a time.
+
+    Each step is drawn from the one-step quantiles of its path's own state, then fed into that state. Between trained
+    quantiles the quantile function is linear in normal scores, and beyond them it goes on so (normal tails). A path
+    costs one row of the model per step. What a series draws depends on the seed and its name, not on the other series.
+
+    Yields
+    ------
+    lanes : int64 array of shape (k,)
+    paths : float32 array of shape (k, n_paths, h)
+
+    Raises
+    ------
+    ParameterError
+        If the model was trained on the median alone.
+    """
+    levels = model.config.quantiles
+    if len(levels) == 1:
+        raise ParameterError(
+            "paths are drawn from quantiles, and only the median was trained. Fit with quantiles=(0.1, 0.5, 0.9)."
+        )
+    scores = np.array([NormalDist().inv_cdf(q) for q in levels])
+    size = max(_MOST_LANES // n_paths, 1)
+    for first in range(0, len(fleet), size):
+        lanes = np.arange(first, min(first + size, len(fleet)))
+        drawn = np.stack([_generator(fleet.ids[i], seed).standard_normal((h, n_paths)).T for i in lanes])
+        yield lanes, _walked(model, fleet, lanes, drawn, scores)
+
+
+def quantile_at(
+    quantiles: NDArray[np.float32], scores: NDArray[np.float64], at: NDArray[np.float64]
+) -> NDArray[np.float32]:
+    """Read quantile functions (k, Q), given at the normal ``scores`` of their levels, at one score each, (k,)."""
+    right = np.clip(np.searchsorted(scores, at), 1, len(scores) - 1)
+    rows = np.arange(len(at))
+    low, high = quantiles[rows, right - 1], quantiles[rows, right]
+    part = (at - scores[right - 1]) / (scores[right] - scores[right - 1])
+    return (low + part * (high - low)).astype(np.float32)
+
+
+def _walked(
+    model: TXLModel,
+    fleet: Fleet,
+    lanes: NDArray[np.int64],
+    drawn: NDArray[np.float64],
+    scores: NDArray[np.float64],
+) -> NDArray[np.float32]:
+    k, n_paths, h = drawn.shape
+    forked = np.repeat(lanes, n_paths)
+    state = {name: torch.from_numpy(array) for name, array in select(fleet.state, forked).items()}
+    ahead = fleet.forecast[forked, 0]
+    paths = np.empty((k * n_paths, h), np.float32)
+    at = drawn.reshape(k * n_paths, h)
+    for step in range(h):
+        row = quantile_at(ahead, scores, at[:, step])
+        paths[:, step] = np.where(row < 0, 0, row) if model.config.non_negative else row
+        if step + 1 < h:
+            with torch.inference_mode():
+                y, state = model(torch.from_numpy(paths[:, step].copy())[:, None, None], state)
+            ahead = y[:, 0, 0, 0].numpy()
+    return paths.reshape(k, n_paths, h)
+
+
+def _generator(name: str | int, seed: int) -> np.random.Generator:
+    return np.random.default_rng([seed, zlib.crc32(repr(name).encode())])
+
+
+def path_quantiles(
+    model: TXLModel, fleet: Fleet, *, h: int, n_paths: int, seed: int, levels: Sequence[float]
+) -> NDArray[np.float32]:
+    """Give the quantiles of sampled paths at each step, of shape (n, h, len(levels))."""
+    out = np.empty((len(fleet), h, len(levels)), np.float32)
+    for lanes, paths in sample_paths(model, fleet, h=h, n_paths=n_paths, seed=seed):
+        out[lanes] = np.moveaxis(np.quantile(paths, levels, axis=1), 0, -1)
+    return out

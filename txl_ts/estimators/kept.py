@@ -1,0 +1,268 @@
+"""What the kept memories give besides forecasts: pictures, paths, fitted values, bands that hold; and how they end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from txl_ts.conformal import Conformal
+from txl_ts.config import ModelConfig, check_integer, check_number
+from txl_ts.errors import ParameterError
+from txl_ts.estimators.ahead import sample_paths
+from txl_ts.estimators.backtest import backtest, cutoff_range
+from txl_ts.estimators.bands import Calibration, Watch, fresh_calibration, last_known_ordinals
+from txl_ts.estimators.fleet import Fleet
+from txl_ts.estimators.pictures import draw_forecast
+from txl_ts.frames import FrameStyle, Freq, Panel, long_frame
+from txl_ts.model import TXLModel
+from txl_ts.walk import Pace
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Forecasts that calibration measures; a tail needs no more.
+_MOST_CALIBRATION = 20_000
+
+
+class KeptMemories:
+    """Part of :class:`TXLForecaster`: methods that read, calibrate or drop the memories that it keeps."""
+
+    _model: TXLModel
+    _fleet: Fleet
+    _style: FrameStyle
+    _freq: Freq
+    _fitted_end: dict[str | int, int]
+    _fit_panel: Panel | None
+    _val_size: int | None
+    config_: ModelConfig
+    calibration_: Calibration | None
+
+    if TYPE_CHECKING:
+
+        def predict(self, *args: Any, **kwargs: Any) -> Any:
+            """Forecast; see the subclass."""
+
+        def _check_fitted(self) -> None: ...
+        def _last_stamps(self) -> NDArray[np.int64]: ...
+        def _read_more(self, df: Any, *, continues: bool) -> Panel: ...
+        def _pace(self, config: ModelConfig) -> Pace: ...
+        def _advance(
+            self, fleet: Fleet, panel: Panel, *, one_step: bool = True, watch: Watch | None = None
+        ) -> tuple[Fleet, NDArray[np.float32]]: ...
+        def _one_step_frame(
+            self,
+            panel: Panel,
+            before: NDArray[np.float32],
+            *,
+            level: Sequence[float] | None,
+            quantiles: Sequence[float] | None,
+        ) -> Any: ...
+
+    def plot(
+        self,
+        df: Any = None,
+        *,
+        ids: Sequence[str | int] | None = None,
+        h: int | None = None,
+        level: Sequence[float] | None = None,
+        n_history: int | None = None,
+    ) -> Figure:
+        """Draw the forecasts of the kept memories, one panel per series. Needs the extra ``plot``.
+
+        Parameters
+        ----------
+        df : frame, optional
+            Rows with the columns of ``fit``: those up to the last one that was taken in are drawn as history, later
+            ones as what came.
+        ids : sequence, optional
+            Series to draw. Default: the first six.
+        h : int, optional
+            As in :meth:`predict`.
+        level : sequence of float, optional
+            Bands in percent. Default: 80, or less where the trained quantiles do not reach it.
+        n_history : int, optional
+            Rows of history per panel. Default: four times the rows of the forecast.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            Shown by a notebook; ``figure.savefig("forecast.png")`` writes it. For backtests there is
+            :func:`txl_ts.plots.plot_backtest`.
+
+        Raises
+        ------
+        NotFittedError, MissingExtraError, ParameterError, FrameError, StateError
+        """
+        self._check_fitted()
+        return draw_forecast(self, df, ids=ids, h=h, level=level, n_history=n_history)
+
+    def fitted_values(
+        self, df: Any = None, *, level: Sequence[float] | None = None, quantiles: Sequence[float] | None = None
+    ) -> Any:
+        """What the fitted weights say about the rows they were fitted on, each one step ahead. Nothing is changed.
+
+        In-sample: errors of these are no estimate of errors to come; :meth:`cross_validation` gives one.
+
+        Parameters
+        ----------
+        df : frame, optional
+            Walk these rows instead, each series from an empty memory. Needed after :meth:`load`: a file does not hold
+            the rows.
+        level, quantiles : sequence of float, optional
+            As in :meth:`predict`.
+
+        Returns
+        -------
+        frame
+            Id, time, ``TXL``, quantiles, target; NaN where nothing had been seen.
+
+        Raises
+        ------
+        NotFittedError, ParameterError, FrameError
+        """
+        self._check_fitted()
+        panel = getattr(self, "_fit_panel", None) if df is None else self._read_more(df, continues=False)
+        if panel is None:
+            raise ParameterError("the rows of the fit are not in a loaded file. Give them: fitted_values(df).")
+        _, before = self._advance(Fleet.fresh(self._model, panel.ids, panel.origins), panel)
+        return self._one_step_frame(panel, before, level=level, quantiles=quantiles)
+
+    def sample_paths(
+        self,
+        h: int | None = None,
+        *,
+        n_paths: int = 100,
+        ids: Sequence[str | int] | None = None,
+        random_state: int = 0,
+    ) -> Any:
+        """Draw possible futures: whole paths, whose steps depend on each other. Nothing is changed.
+
+        The trained quantiles of one row are marginals of each step ahead: they say nothing about how steps hang
+        together. A path is drawn step by step: from the one-step quantiles of its own forked memory (linear between
+        trained quantiles in normal scores, normal tails beyond), then fed into that memory. A path costs one row of the
+        model per step, and the state of a series while it is drawn.
+
+        Parameters
+        ----------
+        h : int, optional
+            Steps ahead; any number. Default: the trained one.
+        n_paths : int
+        ids : sequence, optional
+            Only these series.
+        random_state : int
+            What a series draws depends on this and its id alone.
+
+        Returns
+        -------
+        frame
+            Id, time, ``sample_id`` (from 0), ``TXL``; ordered by id, path, time.
+
+        Raises
+        ------
+        NotFittedError, ParameterError, StateError
+        """
+        self._check_fitted()
+        steps = self.config_.h if h is None else check_integer("h", h, at_least=1)
+        check_integer("n_paths", n_paths, at_least=1)
+        fleet = self._fleet if ids is None else self._fleet.take(list(ids))
+        fleet = fleet.take(sorted(fleet.ids))
+        seed = check_integer("random_state", random_state, at_least=0)
+        drawn = sample_paths(self._model, fleet, h=steps, n_paths=n_paths, seed=seed)
+        paths = np.concatenate([part for _, part in drawn])
+        lanes = np.repeat(np.arange(len(fleet)), n_paths * steps)
+        ahead = np.tile(np.arange(1, steps + 1), len(fleet) * n_paths)
+        stamps = fleet.stamps(lanes, fleet.last[lanes] + ahead, freq=self._freq, zone=self._style.zone)
+        number = np.tile(np.repeat(np.arange(n_paths), steps), len(fleet))
+        columns = {"sample_id": number, "TXL": paths.ravel()}
+        return long_frame(self._style, ids=(fleet.ids, lanes), stamps=stamps, columns=columns, sort=False)
+
+    def forget(self, ids: Sequence[str | int]) -> None:
+        """Drop the memories of some series: they are forecast no more, and their next rows begin them anew.
+
+        Parameters
+        ----------
+        ids : sequence
+
+        Raises
+        ------
+        NotFittedError, ParameterError
+        StateError
+            If some are not known; nothing is dropped then.
+        """
+        self._check_fitted()
+        if isinstance(ids, str | int):
+            raise ParameterError(f"ids={ids!r} must be a list, such as ids=[{ids!r}].")
+        self._fleet = self._fleet.without(list(ids))
+        self.calibration_ = None if self.calibration_ is None else self.calibration_.without(ids)
+
+    def calibrate(
+        self,
+        df: Any = None,
+        *,
+        n_windows: int | None = None,
+        adaptive: bool = False,
+        rate: float = 0.005,
+    ) -> Self:
+        """Make bands hold what they say, by the misses on rows that were not trained on (conformal prediction).
+
+        Each quantile of each step ahead is moved by the matching quantile of its own misses, measured in widths of the
+        band (split conformal CQR). Then ``predict`` gives moved bands; the median, paths and backtests stay as they
+        are. Held-out rows that are like the rows to come are taken for granted: under drift use ``adaptive``.
+
+        Parameters
+        ----------
+        df : frame, optional
+            Whole history with rows after those that were fitted on. Without it the rows of ``fit(val_size=k)``, which
+            chose the epoch and were not trained on.
+        n_windows : int, optional
+            Cutoffs per series. Default: as many as the shortest series has, thinned out to 20,000 in all.
+        adaptive : bool
+            Go on: each series' levels follow what ``update`` brings (adaptive conformal inference). They are part of
+            the state, and of the file.
+        rate : float
+            Step of the adaptive levels: larger follows faster and wavers more.
+
+        Returns
+        -------
+        TXLForecaster
+            Itself.
+
+        Raises
+        ------
+        NotFittedError, FrameError
+        ParameterError
+            If rows were trained on, or there are too few.
+        """
+        self._check_fitted()
+        check_number("rate", rate, at_least=0, below=1, example=0.005)
+        h, panel = self.config_.h, self._held_out(df)
+        last = panel.last_ordinals()
+        trained = last - (self._val_size or 0) if df is None else last_known_ordinals(panel, self._fitted_end)
+        most = int((last - trained).min()) - h + 1
+        windows = most if n_windows is None else check_integer("n_windows", n_windows, at_least=1)
+        if windows < 1 or windows > most:
+            raise ParameterError(
+                f"calibration needs {max(windows, 1)} cutoffs per series after the rows that were trained on, with "
+                f"h={h} rows behind each; the shortest series has room for {max(most, 0)}. Hold out more rows."
+            )
+        step = -(-windows * panel.n_series // _MOST_CALIBRATION)
+        cutoffs = cutoff_range(panel, h=h, n_windows=-(-windows // step), step_size=step)
+        batches = backtest(self._model, panel, cutoffs, h=h, pace=self._pace(self.config_))
+        table = Conformal.from_forecasts(((b.forecast, b.y) for b in batches), quantiles=self.config_.quantiles)
+        floor = 0.0 if self.config_.non_negative else -np.inf
+        self.calibration_ = fresh_calibration(table, self._fleet, rate=rate if adaptive else None, floor=floor)
+        return self
+
+    def _held_out(self, df: Any) -> Panel:
+        """Rows to calibrate with."""
+        if df is not None:
+            return self._read_more(df, continues=False)
+        if self._fit_panel is None or self._val_size is None:
+            raise ParameterError(
+                "no rows were held out: fit with val_size=k, or give the history with rows after those of the fit, "
+                "calibrate(df)."
+            )
+        return self._fit_panel

@@ -1,0 +1,77 @@
+"""Sample weights: a column of the frame, on the grid of its panel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import narwhals.stable.v2 as nw
+import numpy as np
+from numpy.typing import NDArray
+
+from txl_ts.errors import ColumnError
+from txl_ts.frames import Panel
+
+
+def without_column(df: Any, column: str, *, taken: list[str | None]) -> Any:
+    """Give the frame without its weights, for a reader that says which columns have no role.
+
+    Raises
+    ------
+    ColumnError
+        If the column is not there, or has another role.
+    """
+    frame = nw.from_native(df, eager_only=True, pass_through=True)
+    if not isinstance(frame, nw.DataFrame):
+        return df  # the reader says what is wrong with it
+    if column not in frame.columns or column in taken:
+        raise ColumnError(
+            f"sample_weight={column!r} must name a column of its own; the frame has {frame.columns[:12]}. Leave it out "
+            "for equal weights."
+        )
+    return frame.drop(column).to_native()
+
+
+def read_weights(panel: Panel, column: str, read: Callable[[], Panel]) -> NDArray[np.float32]:
+    """Read the weight of every row of a panel.
+
+    Parameters
+    ----------
+    panel : Panel
+        Of the target.
+    column : str
+    read : callable
+        Reads the same frame with ``column`` as its target.
+
+    Returns
+    -------
+    float32 array of shape (N,)
+        0 in rows that were filled.
+
+    Raises
+    ------
+    ColumnError
+        If a row with a target has no weight, a weight is negative, or none is positive.
+    """
+    other = read()
+    if other.ids != panel.ids or not np.array_equal(other.offsets, panel.offsets):
+        raise ColumnError(
+            f"weight column {column!r} does not cover the rows of the target: series or gaps differ. Give every row a "
+            "weight."
+        )
+    values = other.values
+    for wrong, what in (
+        (np.isnan(values) & np.isfinite(panel.values), "is missing"),
+        (values < 0, "is negative"),
+    ):
+        if wrong.any():
+            row = int(np.flatnonzero(wrong)[0])
+            series = panel.row_series()[row]
+            raise ColumnError(
+                f"weight column {column!r} {what} in {int(wrong.sum())} rows, first in series {panel.ids[series]!r} "
+                f"at its row {row - int(panel.offsets[np.searchsorted(panel.piece_series, series)])}. Weights are "
+                "numbers from 0 on."
+            )
+    if not (values > 0).any():
+        raise ColumnError(f"weight column {column!r} holds no positive weight: nothing would be learnt.")
+    return np.nan_to_num(values, nan=0.0)

@@ -1,0 +1,359 @@
+"""Pictures of forecasts and backtests, one panel per series.
+
+matplotlib, from the extra ``plot``, loads when one is drawn.
+No window is opened and pyplot is not touched: what comes back is a ``matplotlib.figure.Figure``, which a notebook shows
+and ``figure.savefig("forecast.png")`` writes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import narwhals.stable.v2 as nw
+import numpy as np
+from numpy.typing import NDArray
+
+from txl_ts.errors import ColumnError, MissingExtraError, ParameterError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's blue and orange: told apart by the colour-blind, and in print.
+BLUE, ORANGE, INK = "#0072B2", "#D55E00", "#333333"
+# So many series are drawn where none are named.
+N_PANELS = 6
+_N_CUTOFFS = 5
+# History is shown for this many times the length of what is forecast.
+_TIMES_HISTORY = 4
+# Neighbours further apart than this many steps are not joined by a line.
+_GAP = 4
+_BAND = re.compile(r"^(?P<model>.+)-(?P<side>lo|hi)-(?P<level>[\d.]+)$")
+_QUANTILE = re.compile(r"^(?P<model>.+)_ql(?P<level>0?\.\d+)$")
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Band:
+    """Two columns that enclose a part of the outcomes.
+
+    Attributes
+    ----------
+    level : float
+        In percent.
+    low, high : str
+        Column names.
+    """
+
+    level: float
+    low: str
+    high: str
+
+
+def plot_forecast(
+    forecast: Any,
+    history: Any = None,
+    *,
+    actuals: Any = None,
+    ids: Sequence[str | int] | None = None,
+    n_history: int | None = None,
+    id_col: str | None = "unique_id",
+    time_col: str = "ds",
+    target_col: str = "y",
+    model_col: str = "TXL",
+) -> Figure:
+    """Draw forecasts behind the history that they continue.
+
+    Parameters
+    ----------
+    forecast : frame
+        Of ``predict``: id, time, median, and columns of bands (``TXL-lo-80``) or quantiles (``TXL_ql0.1``).
+    history, actuals : frame, optional
+        Id, time and target of the rows before, and of those that came after.
+    ids : sequence, optional
+        Series to draw, one panel each. Default: the first six.
+    n_history : int, optional
+        Rows of history per panel. Default: four times the rows of the forecast.
+    id_col, time_col, target_col, model_col : str
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    MissingExtraError
+        Without matplotlib.
+    ColumnError
+        If a frame lacks a column.
+    ParameterError
+        If a series of ``ids`` is not in the forecast.
+    """
+    ahead = _columns(forecast, id_col, time_col, model_col)
+    past = {} if history is None else _by_series(_columns(history, id_col, time_col, target_col), id_col)
+    came = {} if actuals is None else _by_series(_columns(actuals, id_col, time_col, target_col), id_col)
+    parts = _by_series(ahead, id_col)
+    bands = bands_of(ahead.columns, model_col)
+    figure, panels = _panels(_picked(parts, ids))
+    for axes, name in panels:
+        part = parts[name]
+        kept = _TIMES_HISTORY * len(part) if n_history is None else n_history
+        last = _draw_history(axes, past.get(name), kept, time_col, target_col)
+        _draw_forecast(axes, part, bands, time_col, model_col, joined_to=last)
+        if name in came:
+            _draw_actuals(axes, came[name], time_col, target_col, joined_to=last)
+        _finish(axes, name, target_col)
+    _legend(figure)
+    return figure
+
+
+def plot_backtest(
+    frame: Any,
+    history: Any = None,
+    *,
+    ids: Sequence[str | int] | None = None,
+    cutoffs: int | Sequence[Any] = _N_CUTOFFS,
+    id_col: str | None = "unique_id",
+    time_col: str = "ds",
+    target_col: str = "y",
+    cutoff_col: str = "cutoff",
+    model_col: str = "TXL",
+) -> Figure:
+    """Draw the forecasts of a backtest over what came.
+
+    Parameters
+    ----------
+    frame : frame
+        Of ``cross_validation``: id, time, cutoff, median, bands or quantiles, target.
+    history : frame, optional
+        All rows, to show what came before the first cutoff that is drawn.
+    ids : sequence, optional
+        Series to draw, one panel each. Default: the first six.
+    cutoffs : int or sequence
+        Stamps of the cutoffs to draw, or how many: the last ones that do not overlap.
+    id_col, time_col, target_col, cutoff_col, model_col : str
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    MissingExtraError
+        Without matplotlib.
+    ColumnError
+        If a frame lacks a column.
+    ParameterError
+        If a series or a cutoff is not there.
+    """
+    table = _columns(frame, id_col, time_col, cutoff_col, model_col, target_col)
+    past = {} if history is None else _by_series(_columns(history, id_col, time_col, target_col), id_col)
+    parts = _by_series(table, id_col)
+    bands = bands_of(table.columns, model_col)
+    figure, panels = _panels(_picked(parts, ids))
+    for axes, name in panels:
+        part = parts[name]
+        chosen = _chosen_cutoffs(part, cutoffs, time_col, cutoff_col)
+        shown = part.filter(nw.col(cutoff_col).is_in(chosen))
+        rows = past.get(name, shown.unique(time_col)).filter(nw.col(time_col) <= shown[time_col].max()).sort(time_col)
+        begun = len(rows.filter(nw.col(time_col) <= min(chosen)))
+        n_ahead = len(shown.filter(nw.col(cutoff_col) == min(chosen)))
+        rows = rows.tail(len(rows) - max(begun - n_ahead, 0))
+        times, values = rows[time_col].to_numpy(), _numbers(rows[target_col])
+        _line(axes, times, values, color=INK, lw=1.3, label="what came", zorder=4)
+        seen = dict(zip(rows[time_col].to_list(), values, strict=True))
+        for cutoff in chosen:
+            one = shown.filter(nw.col(cutoff_col) == cutoff)
+            last = seen.get(cutoff, np.nan)
+            joined = (_moments([cutoff])[0], last) if np.isfinite(last) else None
+            _draw_forecast(axes, one, bands, time_col, model_col, joined_to=joined)
+            axes.axvline(_moments([cutoff])[0], color=INK, lw=0.7, ls=":", alpha=0.6, label="cutoff")
+        _finish(axes, name, target_col)
+    _legend(figure)
+    return figure
+
+
+def bands_of(columns: Sequence[str], model_col: str) -> list[Band]:
+    """Find the bands among column names, widest first: ``TXL-lo-80`` with ``TXL-hi-80``, or quantiles that pair."""
+    bands: list[Band] = []
+    lows: dict[float, str] = {}
+    for name in columns:
+        if (match := _BAND.match(name)) and match["model"] == model_col and match["side"] == "lo":
+            high = f"{model_col}-hi-{match['level']}"
+            bands += [Band(float(match["level"]), name, high)] if high in columns else []
+        if (match := _QUANTILE.match(name)) and match["model"] == model_col:
+            lows[round(float(match["level"]), 10)] = name
+    for q, low in lows.items():
+        if q < 0.5 and round(1 - q, 10) in lows:
+            bands.append(Band(round(100 * (1 - 2 * q), 8), low, lows[round(1 - q, 10)]))
+    return sorted(bands, key=lambda band: -band.level)
+
+
+# ---------------------------------------------------------------------------------------------------------------- rows
+
+
+def _columns(frame: Any, id_col: str | None, *needed: str) -> nw.DataFrame[Any]:
+    table = nw.from_native(frame, eager_only=True)
+    names = [name for name in (id_col, *needed) if name is not None]
+    if missing := [name for name in names if name not in table.columns]:
+        raise ColumnError(
+            f"the frame to draw has no column {missing[0]!r}; it has {table.columns[:8]}. Name the columns with "
+            "id_col, time_col, target_col and model_col; id_col=None is one series without a name."
+        )
+    for column, kind in table.schema.items():
+        if isinstance(kind, nw.Datetime) and kind.time_zone is not None:
+            table = table.with_columns(nw.col(column).dt.replace_time_zone(None))  # drawn in wall time
+    return table.sort([*([] if id_col is None else [id_col]), needed[0]])
+
+
+def _by_series(table: nw.DataFrame[Any], id_col: str | None) -> dict[Any, nw.DataFrame[Any]]:
+    if id_col is None:
+        return {None: table}
+    names = table[id_col].unique(maintain_order=True).to_list()
+    return {name: table.filter(nw.col(id_col) == name) for name in names}
+
+
+def _picked(parts: Mapping[Any, Any], ids: Sequence[str | int] | None) -> list[Any]:
+    if ids is None:
+        return list(parts)[:N_PANELS]
+    if isinstance(ids, str | int):
+        raise ParameterError(f"ids={ids!r} must be a list, such as ids=[{ids!r}].")
+    if missing := [name for name in ids if name not in parts]:
+        raise ParameterError(
+            f"{len(missing)} of ids are not in the frame, such as {missing[:5]}; it holds {list(parts)[:5]}."
+        )
+    return list(ids)
+
+
+def _chosen_cutoffs(part: nw.DataFrame[Any], cutoffs: int | Sequence[Any], time_col: str, cutoff_col: str) -> list[Any]:
+    known = sorted(part[cutoff_col].unique().to_list())
+    if not isinstance(cutoffs, int):
+        wanted = {_wall(cutoff) for cutoff in cutoffs}
+        there = [cutoff for cutoff in known if cutoff in wanted]
+        if not there:
+            raise ParameterError(f"none of cutoffs={list(cutoffs)[:5]} is in the frame; it has {known[-3:]}.")
+        return there
+    span = part.filter(nw.col(cutoff_col) == known[-1])[time_col].max() - known[-1]
+    chosen = [known[-1]]
+    for cutoff in reversed(known[:-1]):
+        if len(chosen) < cutoffs and cutoff + span <= chosen[-1]:
+            chosen.append(cutoff)
+    return chosen[::-1]
+
+
+# ------------------------------------------------------------------------------------------------------------- drawing
+
+
+def _panels(names: Sequence[Any]) -> tuple[Figure, list[tuple[Axes, Any]]]:
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError('pictures need matplotlib. Install it with `pip install "txl-ts[plot]"`.') from error
+    n_columns = 1 if len(names) < 4 else 2
+    n_rows = -(-len(names) // n_columns)
+    figure = Figure(figsize=(11 if n_columns > 1 else 10, max(2.5 * n_rows, 2) + 0.9), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(n_rows, n_columns, squeeze=False)
+    for spare in grid.flat[len(names) :]:
+        spare.remove()
+    return figure, list(zip(grid.flat, names, strict=False))
+
+
+def _draw_history(
+    axes: Axes, rows: nw.DataFrame[Any] | None, kept: int, time_col: str, target_col: str
+) -> tuple[Any, float] | None:
+    """Draw the last rows; give the last one, so that what follows can be joined to it."""
+    if rows is None or not len(rows) or not kept:
+        return None
+    rows = rows.tail(kept)
+    times, values = rows[time_col].to_numpy(), _numbers(rows[target_col])
+    _line(axes, times, values, color=INK, lw=1.3, label="history")
+    return (times[-1], values[-1]) if np.isfinite(values[-1]) else None
+
+
+def _draw_actuals(
+    axes: Axes, rows: nw.DataFrame[Any], time_col: str, target_col: str, *, joined_to: tuple[Any, float] | None
+) -> None:
+    times, values = _joined(rows[time_col].to_numpy(), _numbers(rows[target_col]), joined_to)
+    _line(axes, times, values, color=ORANGE, lw=1.3, label="what came", zorder=4)
+
+
+def _draw_forecast(
+    axes: Axes,
+    rows: nw.DataFrame[Any],
+    bands: Sequence[Band],
+    time_col: str,
+    model_col: str,
+    *,
+    joined_to: tuple[Any, float] | None = None,
+) -> None:
+    stamps = rows[time_col].to_numpy()
+    for i, band in enumerate(bands):
+        # Bands open at the last value that was seen.
+        times, low = _joined(stamps, _numbers(rows[band.low]), joined_to)
+        _, high = _joined(stamps, _numbers(rows[band.high]), joined_to)
+        shade = 0.18 + 0.30 * (i + 1) / len(bands) if len(bands) > 1 else 0.25
+        shade = shade if len(bands) < 4 else 0.14  # many bands: each adds to those around it
+        label = f"{band.level:g} % band"
+        axes.fill_between(_moments(times), low, high, color=BLUE, alpha=shade, lw=0, label=label)
+    times, median = _joined(stamps, _numbers(rows[model_col]), joined_to)
+    axes.plot(_moments(times), median, color=BLUE, lw=1.7, label="median forecast", zorder=3)
+
+
+def _line(axes: Axes, times: Array, values: Array, **style: Any) -> None:
+    """Draw a line that breaks at long gaps."""
+    x, y = _moments(times), np.asarray(values, np.float64)
+    if len(x) > 2:
+        apart = np.diff(x).astype(np.float64)
+        breaks = np.flatnonzero(apart > _GAP * np.median(apart)) + 1
+        y = np.insert(y, breaks, np.nan)
+        x = np.insert(x, breaks, x[breaks])
+    axes.plot(x, y, **style)
+
+
+def _joined(times: Array, values: Array, to: tuple[Any, float] | None) -> tuple[Array, Array]:
+    if to is None:
+        return times, values
+    return np.concatenate([_moments([to[0]]), _moments(times)]), np.concatenate([[to[1]], values])
+
+
+def _moments(times: Any) -> Array:
+    """Stamps that matplotlib can place: datetime64, or the integers themselves."""
+    array = np.asarray(times)
+    return array.astype("datetime64[us]") if array.dtype.kind in "MO" else array
+
+
+def _wall(stamp: Any) -> Any:
+    return stamp.replace(tzinfo=None) if getattr(stamp, "tzinfo", None) is not None else stamp
+
+
+def _numbers(column: nw.Series[Any]) -> Array:
+    return np.asarray(column.cast(nw.Float64).to_numpy(), np.float64)
+
+
+def _finish(axes: Axes, name: Any, target_col: str) -> None:
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+    if any(np.asarray(line.get_xdata(orig=True)).dtype.kind == "M" for line in axes.lines):
+        locator = AutoDateLocator(minticks=4, maxticks=8)  # type: ignore[no-untyped-call]
+        axes.xaxis.set_major_locator(locator)
+        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+    axes.margins(x=0.01)
+    axes.grid(alpha=0.25, lw=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_ylabel(target_col)
+    if name is not None:
+        axes.set_title(str(name), loc="left", fontsize="medium", fontweight="bold")
+
+
+def _legend(figure: Figure) -> None:
+    found: dict[str, Any] = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    figure.legend(found.values(), found.keys(), loc="outside upper center", ncols=min(len(found), 6), frameon=False)
