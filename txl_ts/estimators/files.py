@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from txl_ts import __version__
-from txl_ts.conformal import N_GRID, Adaptive, Conformal, spacing
 from txl_ts.config import ModelConfig
+from txl_ts.conformal import N_GRID, Adaptive, Conformal, spacing
 from txl_ts.errors import FileFormatError
 from txl_ts.estimators.bands import Calibration
 from txl_ts.estimators.fleet import Fleet

@@ -24,8 +24,8 @@ from txl_ts.estimators.fitting import Fitted, fit_panel
 from txl_ts.estimators.fleet import Fleet
 from txl_ts.estimators.kept import KeptMemories
 from txl_ts.estimators.sizes import resolve_season, resolve_sizes
-from txl_ts.export import LARGEST_ERROR
 from txl_ts.estimators.weights import read_weights, without_column
+from txl_ts.export import LARGEST_ERROR
 from txl_ts.frames import FrameStyle, Freq, Panel, id_frame, long_frame, read_long
 from txl_ts.live import LiveSession
 from txl_ts.model import TXLModel

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from txl_ts.conformal import Conformal
 from txl_ts.config import ModelConfig, check_integer, check_number
+from txl_ts.conformal import Conformal
 from txl_ts.errors import ParameterError
 from txl_ts.estimators.ahead import sample_paths
 from txl_ts.estimators.backtest import backtest, cutoff_range
