@@ -6,20 +6,33 @@ one row or thousands, for one lane or many: the numbers are the same.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from txl_ts.backbone import Backbone
 from txl_ts.config import ModelConfig
-from txl_ts.embeddings import LARGEST, PatchEmbedding, RowWindow, RunningNormaliser, Scale, StandardNormaliser
+from txl_ts.embeddings import (
+    LARGEST,
+    Beside,
+    CovariateEmbedding,
+    PatchEmbedding,
+    Projection,
+    RowWindow,
+    RunningNormaliser,
+    Scale,
+    StandardNormaliser,
+)
 from txl_ts.errors import ShapeError
-from txl_ts.heads import LinearPath, QuantileHead
+from txl_ts.heads import KnownAhead, LinearPath, QuantileHead
 from txl_ts.memory import Fifo
 from txl_ts.state import TensorSpec, state_nbytes
 
 TorchState = dict[str, Tensor]
+
+# Width of the network that reads the rows ahead.
+_KNOWN_WIDTH = 32
 
 
 @dataclass(frozen=True)
@@ -65,15 +78,28 @@ class TXLModel(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.memory = Fifo(mem_len=config.mem_len, stride=config.stride)
         self.backbone = Backbone(config)
-        self.linear_path = LinearPath(lookback=config.lookback, h=config.h)
+        self.beside = CovariateEmbedding(config) if config.has_covariates else None
+        n_known = 0 if self.beside is None else self.beside.futr.n_fixed
+        self.linear_path = LinearPath(lookback=config.lookback, h=config.h, n_known=n_known)
         self.apply(_init_weights)
         # After the line above: the head starts at zero, so that the first forecast is the linear path's alone.
         self.head = QuantileHead(d_model=config.d_model, h=config.h, n_channels=channels, quantiles=config.quantiles)
+        self.known_ahead = None
+        if self.beside is not None and config.futr_kinds:
+            self.known_ahead = KnownAhead(
+                Projection(self.beside.futr, _KNOWN_WIDTH),
+                d_model=config.d_model,
+                h=config.h,
+                n_channels=channels,
+                n_quantiles=len(config.quantiles),
+                width=_KNOWN_WIDTH,
+            )
 
     def state_specs(self) -> tuple[TensorSpec, ...]:
         """Describe the state of one lane, in the order of the graph's names."""
         size = {"n_layers": self.config.n_layers, "d_model": self.config.d_model}
-        return (*self.memory.specs(n_kinds=2, **size), *self.normaliser.specs(), *self.window.specs())
+        specs = (*self.memory.specs(n_kinds=2, **size), *self.normaliser.specs(), *self.window.specs())
+        return specs + self._beside_specs() + self._last_specs()
 
     def state_nbytes(self) -> int:
         """Bytes of state that one lane takes."""
@@ -84,7 +110,13 @@ class TXLModel(nn.Module):
         return self._zeros(self.state_specs(), n_lanes)
 
     def forward(
-        self, x: Tensor, state: TorchState, start: Tensor | None = None, *, last_only: bool = False
+        self,
+        x: Tensor,
+        state: TorchState,
+        start: Tensor | None = None,
+        *,
+        last_only: bool = False,
+        beside: Beside | None = None,
     ) -> tuple[Tensor, TorchState]:
         """Forecast from each row and move the state on.
 
@@ -98,6 +130,8 @@ class TXLModel(nn.Module):
             1 where a lane begins anew before its first row, else 0.
         last_only : bool
             Give the forecast of the last row only.
+        beside : Beside, optional
+            Columns beside the target; all are missing without it.
 
         Returns
         -------
@@ -110,12 +144,38 @@ class TXLModel(nn.Module):
         state = restarted(state, start)
         picked = torch.arange(n_rows, device=x.device)
         front, norm, rows = self.front(x, state["norm"], state["rows"], picked)
+        front, known, moved = self._with_beside(front, beside, state, picked, n_rows=n_rows)
         hidden, mem, count = self.backbone(front.tokens, state["mem"], state["count"], memory=self.memory)
         if last_only:
             hidden, picked = hidden[:, -1:], picked[-1:]
             front = Front(front.tokens[:, -1:], front.lookback[:, -1:], front.scale.at(picked))
-        y = front.scale.restore(self.head(hidden, self.linear_path(front.lookback)))
-        return y, {"mem": mem, "count": count, "norm": norm, "rows": rows}
+        centre = self.linear_path(front.lookback)
+        y = front.scale.restore(self._answer(hidden, centre, known, picked))
+        moved |= self._last(hidden, centre, front.scale)
+        return y, {"mem": mem, "count": count, "norm": norm, "rows": rows} | moved
+
+    def forecast_from(self, last: Tensor, futr: Tensor) -> Tensor:
+        """Forecast from what the last row left in the state, now that the rows ahead are known.
+
+        Parameters
+        ----------
+        last : Tensor of shape (B, n)
+            ``state["last"]``.
+        futr : Tensor of shape (B, h, n_futr)
+            Raw columns of the rows ahead.
+
+        Returns
+        -------
+        Tensor of shape (B, h, C, Q)
+            In raw units; NaN where nothing had been seen.
+        """
+        assert self.beside is not None
+        h, channels, width = self.config.h, self.config.n_channels, self.config.d_model
+        hidden, centre, level, deviation, seen = last.split([width, h * channels, channels, channels, 1], dim=1)
+        known = self.beside.futr(futr)[:, None]
+        z = self._answer(hidden[:, None], centre.unflatten(1, (1, h, channels)), known, None)[:, 0]
+        level = torch.where(seen > 0, level, torch.nan)
+        return level[:, None, :, None] + z * deviation[:, None, :, None]
 
     # -- training: hidden rows instead of keys and values, a few phases as lanes of their own ------------------------
 
@@ -123,10 +183,16 @@ class TXLModel(nn.Module):
         """Give a fresh training state: one front per lane, one memory of hidden rows per lane and phase."""
         size = {"n_layers": self.config.n_layers, "d_model": self.config.d_model}
         back = self._zeros(self._visited_memory().specs(n_kinds=1, **size), n_lanes * n_phases)
-        return back | self._zeros((*self.normaliser.specs(), *self.window.specs()), n_lanes)
+        return back | self._zeros((*self.normaliser.specs(), *self.window.specs(), *self._beside_specs()), n_lanes)
 
     def forward_visits(
-        self, x: Tensor, state: TorchState, phases: Tensor, start: Tensor | None = None
+        self,
+        x: Tensor,
+        state: TorchState,
+        phases: Tensor,
+        start: Tensor | None = None,
+        *,
+        beside: Beside | None = None,
     ) -> tuple[Tensor, Front, TorchState]:
         """Forecast from the rows of some phases only, with memory that gives gradients to its projections.
 
@@ -140,6 +206,8 @@ class TXLModel(nn.Module):
             Which rows of each stride are visited, in 0..stride − 1.
         start : Tensor of shape (B, 1), optional
             1 where a lane begins anew, else 0.
+        beside : Beside, optional
+            Columns beside the target.
 
         Returns
         -------
@@ -157,14 +225,15 @@ class TXLModel(nn.Module):
             raise ShapeError(f"training segments must be a multiple of stride={stride} rows, got {x.shape[1]}.")
         lane_start = None if start is None else start.repeat_interleave(n_phases, dim=0)
         back = restarted({name: state[name] for name in ("mem", "count")}, lane_start)
-        ahead = restarted({name: state[name] for name in ("norm", "rows")}, start)
+        ahead = restarted({name: part for name, part in state.items() if name not in back}, start)
         picked = (torch.arange(n_visits, device=x.device)[:, None] * stride + phases).flatten()
         front, norm, rows = self.front(x, ahead["norm"], ahead["rows"], picked)
+        front, known, moved = self._with_beside(front, beside, ahead, picked, n_rows=x.shape[1])
         lanes = front.tokens.unflatten(1, (n_visits, n_phases)).transpose(1, 2).flatten(0, 1)  # (B · P, n, D)
         hidden, mem, count = self.backbone(lanes, back["mem"], back["count"], memory=self._visited_memory())
         hidden = hidden.unflatten(0, (len(x), n_phases)).transpose(1, 2).flatten(1, 2)  # (B, n · P, D)
-        z = self.head(hidden, self.linear_path(front.lookback))
-        return z, front, {"mem": mem.detach(), "count": count, "norm": norm, "rows": rows}
+        z = self._answer(hidden, self.linear_path(front.lookback), known, picked)
+        return z, front, {"mem": mem.detach(), "count": count, "norm": norm, "rows": rows} | moved
 
     # -- parts ------------------------------------------------------------------------------------------------------
 
@@ -189,6 +258,58 @@ class TXLModel(nn.Module):
         patch = slice(z.shape[-1] - self.config.patch_len, None)
         tokens = self.embedding(z[..., patch] * seen[..., patch], seen[..., patch], scale)
         return Front(self.dropout(tokens), z[..., z.shape[-1] - self.config.lookback :], scale), norm, rows
+
+    def known(self, beside: Beside | None, picked: Tensor) -> Tensor | None:
+        """Give the features of the rows ahead of some rows, (B, n, h, F); None where nothing is known ahead."""
+        if self.beside is None or beside is None or not self.config.futr_kinds:
+            return None
+        return self._ahead_of(self.beside.futr(beside.futr), picked)
+
+    def _with_beside(
+        self, front: Front, beside: Beside | None, state: TorchState, picked: Tensor, *, n_rows: int
+    ) -> tuple[Front, Tensor | None, TorchState]:
+        """Add the columns beside the target to the tokens; gives the features (B, T + h, F) too."""
+        if self.beside is None:
+            return front, None, {}
+        beside = self._none_known(front.tokens, n_rows) if beside is None else beside
+        known = self.beside.futr(beside.futr)
+        added, moved = self.beside(beside, known, state, picked)
+        return replace(front, tokens=front.tokens + self.dropout(added)), known, moved
+
+    def _answer(self, hidden: Tensor, centre: Tensor, known: Tensor | None, picked: Tensor | None) -> Tensor:
+        """Quantiles in deviations; ``known`` is of the rows ahead already where nothing is picked."""
+        if self.known_ahead is None or known is None:
+            return self.head(hidden, centre)
+        ahead = known if picked is None else self._ahead_of(known, picked)
+        return self.head(hidden, centre + self.linear_path.ahead(ahead), self.known_ahead(hidden, ahead))
+
+    def _ahead_of(self, known: Tensor, picked: Tensor) -> Tensor:
+        return known[:, picked[:, None] + torch.arange(1, self.config.h + 1, device=known.device)]
+
+    def _last(self, hidden: Tensor, centre: Tensor, scale: Scale) -> TorchState:
+        """What :meth:`forecast_from` needs of the last row."""
+        if self.known_ahead is None:
+            return {}
+        level = (scale.shift + (scale.mean[:, -1:] + scale.rest[:, -1:]))[:, 0]
+        seen = scale.known[:, -1].any(dim=1, keepdim=True).to(level.dtype)
+        return {
+            "last": torch.cat([hidden[:, -1], centre[:, -1].flatten(1), level, scale.deviation[:, -1], seen], dim=1)
+        }
+
+    def _beside_specs(self) -> tuple[TensorSpec, ...]:
+        return () if self.beside is None else self.beside.specs()
+
+    def _last_specs(self) -> tuple[TensorSpec, ...]:
+        if self.known_ahead is None:
+            return ()
+        n = self.config.d_model + (self.config.h + 2) * self.config.n_channels + 1
+        return (TensorSpec("last", (n,), "float32"),)
+
+    def _none_known(self, like: Tensor, n_rows: int) -> Beside:
+        config, n = self.config, len(like)
+        hist = like.new_full((n, n_rows, len(config.hist_kinds)), torch.nan)
+        futr = like.new_full((n, n_rows + config.h, len(config.futr_kinds)), torch.nan)
+        return Beside(hist, futr, like.new_full((n, len(config.static_kinds)), torch.nan))
 
     def _visited_memory(self) -> Fifo:
         return Fifo(mem_len=self.config.mem_len)

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from txl_ts.embeddings import Beside
+from txl_ts.frames import Covariates
 from txl_ts.model import TorchState, TXLModel
 from txl_ts.state import State, init_state
 
@@ -73,6 +75,7 @@ def walk(
     *,
     wanted_from: NDArray[np.int64] | None = None,
     pace: Pace = _PACE,
+    beside: Sequence[Covariates] | None = None,
 ) -> Iterator[Stretch]:
     """Feed runs of rows to their lanes and give the forecasts from every row.
 
@@ -89,6 +92,8 @@ def walk(
     wanted_from : int64 array of shape (n_lanes,), optional
         First row of each run whose forecast is wanted; earlier rows are walked, and most of them not given.
     pace : Pace
+    beside : sequence of Covariates, optional
+        Columns beside the target, one per run.
 
     Yields
     ------
@@ -107,7 +112,8 @@ def walk(
             rows = np.stack([runs[lane][row : row + n_rows] for lane in lanes]).reshape(len(lanes), n_rows, -1)
             first = 0 if wanted_from is None else int(wanted_from[lanes].min())
             width = pace.lane_width if pace.fixed_grid else len(lanes)
-            y = _call(model, rows, kept, at, width=width, wanted=first < row + n_rows)
+            more = None if beside is None else _beside_of([beside[i] for i in lanes], row, n_rows, model.config.h)
+            y = _call(model, rows, kept, at, width=width, wanted=first < row + n_rows, beside=more)
             if y is not None:
                 yield Stretch(lanes, row, y)
             row += n_rows
@@ -122,19 +128,38 @@ def _batches(length: NDArray[np.int64], *, lane_width: int, equal_length: bool) 
             yield group[head : head + lane_width]
 
 
+def _beside_of(runs: Sequence[Covariates], row: int, n_rows: int, h: int) -> tuple[NDArray[np.float32], ...]:
+    hist = np.stack([run.hist[row : row + n_rows] for run in runs])
+    futr = np.stack([run.futr[row : row + n_rows + h] for run in runs])
+    return hist, futr, np.stack([run.static for run in runs])
+
+
 def _call(
-    model: TXLModel, rows: NDArray[np.float32], state: State, lanes: NDArray[np.int64], *, width: int, wanted: bool
+    model: TXLModel,
+    rows: NDArray[np.float32],
+    state: State,
+    lanes: NDArray[np.int64],
+    *,
+    width: int,
+    wanted: bool,
+    beside: tuple[NDArray[np.float32], ...] | None = None,
 ) -> NDArray[np.float32] | None:
     """Run one call of ``width`` lanes, those beyond the given ones empty, and put the new state where it belongs."""
     n = len(lanes)
-    padding = ((0, width - n), (0, 0), (0, 0))
-    x = torch.from_numpy(np.pad(rows, padding, constant_values=np.nan) if width > n else rows)
+    x = _padded(rows, width)
+    more = None if beside is None else Beside(*(_padded(part, width) for part in beside))
     past: TorchState = {}
     for name, array in state.items():
         part = array[lanes]
         past[name] = torch.from_numpy(np.concatenate([part, np.zeros((width - n, *part.shape[1:]), part.dtype)]))
     with torch.inference_mode():
-        y, new = model(x, past, last_only=not wanted)
+        y, new = model(x, past, last_only=not wanted, **({} if more is None else {"beside": more}))
     for name, tensor in new.items():
         state[name][lanes] = tensor[:n].numpy()
     return y[:n].numpy() if wanted else None
+
+
+def _padded(rows: NDArray[np.float32], width: int) -> torch.Tensor:
+    """Put lanes that hold nothing behind those that are there."""
+    padding = ((0, width - len(rows)), *((0, 0),) * (rows.ndim - 1))
+    return torch.from_numpy(np.pad(rows, padding, constant_values=np.nan) if width > len(rows) else rows)

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from txl_ts import __version__
 from txl_ts.config import ModelConfig
-from txl_ts.errors import FileFormatError
+from txl_ts.errors import ExportError, FileFormatError
 from txl_ts.estimators.fleet import Fleet
 from txl_ts.export import contract_of, export_onnx
-from txl_ts.frames import FrameStyle, parse_freq
+from txl_ts.frames import FrameStyle, Roles, parse_freq
 from txl_ts.live import LiveSession
 from txl_ts.model import TXLModel
 from txl_ts.state import to_arrays
@@ -55,7 +55,10 @@ def save_forecaster(path: str | PathLike[str], model: TXLForecaster) -> None:
         "cleaned": model.cleaned_,
         "skipped": [list(pair) for pair in model.skipped_],
     }
+    if model._roles:
+        config |= {"covariates": model._roles.to_json(), "linear_uses_known": model.linear_fit_.uses_known}
     state = to_arrays(fleet.state) | {"forecast": fleet.forecast, "linear_spread": model.linear_fit_.spread.numpy()}
+    state |= {"static": fleet.static} if fleet.static.shape[1] else {}
     positions = _positions(fleet) | {"fitted_end": [model._fitted_end.get(name) for name in fleet.ids]}
     save(path, Bundle("model", config, {"weights": weights, "scalers": scalers, "state": state}, positions))
 
@@ -82,13 +85,18 @@ def load_forecaster(path: str | PathLike[str], cls: type[_F]) -> _F:
             last=np.array(positions["last"], np.int64),
             state={spec.name: arrays[f"past.{i:02d}.{spec.name}"] for i, spec in enumerate(model.state_specs())},
             forecast=arrays["forecast"],
+            static=arrays.get("static", np.zeros((len(ids), 0), np.float32)),
         )
+        out._roles = _roles(config, model.config)
         out._fitted_end = {name: end for name, end in zip(ids, positions["fitted_end"], strict=True) if end is not None}
         out._style, out._freq = FrameStyle.from_json(config["style"]), parse_freq(config["freq"])
         out.config_ = model.config
         out.history_ = _history(config["history"])
         out.linear_fit_ = LinearFit(
-            _back(config["linear_penalty"]), _back(config["linear_error"]), torch.from_numpy(arrays["linear_spread"])
+            _back(config["linear_penalty"]),
+            _back(config["linear_error"]),
+            torch.from_numpy(arrays["linear_spread"]),
+            config.get("linear_uses_known", False) is True,
         )
         out.validation_mse_, out.validation_mae_ = _back(config["validation_mse"]), _back(config["validation_mae"])
         out.fit_seconds_ = config["fit_seconds"]
@@ -105,6 +113,7 @@ def load_forecaster(path: str | PathLike[str], cls: type[_F]) -> _F:
 
 def export_state(path: str | PathLike[str], model: TXLForecaster) -> None:
     """Write the kept memories in the graph's names; see :meth:`TXLForecaster.export_state`."""
+    _refuse_covariates(model, "export_state")
     config = {
         "class": "StreamState",
         "library": __version__,
@@ -119,6 +128,7 @@ def export_state(path: str | PathLike[str], model: TXLForecaster) -> None:
 
 def export_graph(path: str | PathLike[str], model: TXLForecaster) -> dict[str, Any]:
     """Write the ONNX graph and its contract; see :meth:`TXLForecaster.export_onnx`."""
+    _refuse_covariates(model, "export_onnx")
     return export_onnx(model._model, path, about=_about(model))
 
 
@@ -142,6 +152,7 @@ def _about(model: TXLForecaster) -> dict[str, Any]:
 
 def live_session(model: TXLForecaster) -> LiveSession:
     """Open a torch session over the model; see :meth:`TXLForecaster.live`."""
+    _refuse_covariates(model, "live")
     return LiveSession(model._model, contract_of(model._model, about=_about(model)))
 
 
@@ -178,6 +189,8 @@ def _expected(config: dict[str, Any], positions: dict[str, Any]) -> Expected:
     }
     state["forecast"] = ((n_lanes, sizes.h, len(sizes.quantiles)), "float32")
     state["linear_spread"] = ((sizes.h,), "float32")
+    if sizes.static_kinds:
+        state["static"] = ((n_lanes, len(sizes.static_kinds)), "float32")
     return table | {"state": state}
 
 
@@ -190,10 +203,33 @@ def _empty_model(config: dict[str, Any]) -> TXLModel:
     outputs = sizes.h * len(sizes.quantiles) * sizes.n_channels
     if sizes.n_layers > _MOST_LAYERS:
         raise FileFormatError(f"the file claims a model of {sizes.n_layers} layers, at most {_MOST_LAYERS} are read.")
-    if width * (sizes.n_layers * (4 * sizes.d_model + 2 * sizes.d_ff) + outputs) > _MOST_PARAMETERS:
+    columns = sum(abs(kind) + 10 for kind in (*sizes.hist_kinds, *sizes.futr_kinds, *sizes.static_kinds))
+    if width * (sizes.n_layers * (4 * sizes.d_model + 2 * sizes.d_ff) + outputs) > _MOST_PARAMETERS or (
+        columns * max(width, sizes.h) > _MOST_PARAMETERS
+    ):
         raise FileFormatError(f"the file claims a model of more than {_MOST_PARAMETERS:.0e} parameters.")
     with torch.random.fork_rng(devices=[]):  # loading must not move the user's random numbers
         return TXLModel(sizes)
+
+
+def _roles(config: dict[str, Any], sizes: ModelConfig) -> Roles:
+    """Give the columns beside the target, or raise ValueError where they are not those of the model."""
+    roles = Roles.from_json(config["covariates"]) if "covariates" in config else Roles()
+    kinds = (roles.kinds("hist"), roles.kinds("futr"), roles.kinds("static"))
+    if kinds != (sizes.hist_kinds, sizes.futr_kinds, sizes.static_kinds):
+        raise ValueError("the columns beside the target are not those of the model")
+    return roles
+
+
+def _refuse_covariates(model: TXLForecaster, call: str) -> None:
+    if model._roles:
+        names = [*model._roles.hist, *model._roles.futr, *model._roles.static, *model._roles.calendar]
+        raise ExportError(
+            f"{call} cannot work yet for a model with columns beside the target ({', '.join(names[:5])}"
+            f"{', …' if len(names) > 5 else ''}): graphs and stream sessions take the target alone. "
+            "Fit one without hist_cols, futr_cols, static_cols and calendar for streams, or feed this by update(df) "
+            "and predict(futr_df=…)."
+        )
 
 
 def _checked_ids(positions: dict[str, Any]) -> tuple[str | int, ...]:

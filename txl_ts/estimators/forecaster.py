@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from os import PathLike
 from typing import Any, Literal, Self
 
@@ -18,10 +19,25 @@ from txl_ts.errors import CleanedDataWarning, ColumnError, ParameterError, Stamp
 from txl_ts.estimators import files
 from txl_ts.estimators.backtest import Batch, backtest, cutoff_range, metrics_of, rows_until
 from txl_ts.estimators.columns import forecast_columns, pick_quantiles
+from txl_ts.estimators.covariates import forecast_ahead
 from txl_ts.estimators.fitting import Fitted, fit_panel
 from txl_ts.estimators.fleet import Fleet
 from txl_ts.estimators.sizes import resolve_season, resolve_sizes
-from txl_ts.frames import FrameStyle, Freq, Panel, id_frame, long_frame, read_long
+from txl_ts.frames import (
+    Ahead,
+    FrameStyle,
+    Freq,
+    Panel,
+    Roles,
+    check_calendar,
+    id_frame,
+    long_frame,
+    read_ahead,
+    read_long,
+    with_calendar,
+    with_static,
+    with_vocabulary,
+)
 from txl_ts.live import LiveSession
 from txl_ts.model import TXLModel
 from txl_ts.training import History, LinearFit, TrainingSettings
@@ -80,6 +96,10 @@ class TXLForecaster(BaseEstimator):
     carry_memory : bool
         False empties the memory at each segment, in training and in walks (there counted from the first row of each
         call); for comparisons.
+    calendar : "auto" or sequence of str, optional
+        Features of the stamp, on the wall clock of its zone, that are known ahead by themselves: ``"hour"``,
+        ``"weekday"``, ``"month"``, ``"yearday"``, ``"holidays:CC"`` (extra ``holidays``). ``"auto"`` takes hour,
+        weekday and yearday as far as they differ between rows.
     align : {"error", "nearest"}
         Stamps off the grid are an error, or are moved to it and counted.
     max_gap : int, optional
@@ -129,6 +149,7 @@ class TXLForecaster(BaseEstimator):
     _fleet: Fleet
     _style: FrameStyle
     _freq: Freq
+    _roles: Roles
     _fitted_end: dict[str | int, int]
     config_: ModelConfig
     history_: History
@@ -162,6 +183,7 @@ class TXLForecaster(BaseEstimator):
         batch_size: int = 32,
         segment_len: int = 24,
         carry_memory: bool = True,
+        calendar: str | Sequence[str] | None = None,
         align: str = "error",
         max_gap: int | None = None,
         on_bad_series: str = "raise",
@@ -194,6 +216,7 @@ class TXLForecaster(BaseEstimator):
         self.batch_size = batch_size
         self.segment_len = segment_len
         self.carry_memory = carry_memory
+        self.calendar = calendar
         self.align = align
         self.max_gap = max_gap
         self.on_bad_series = on_bad_series
@@ -210,6 +233,11 @@ class TXLForecaster(BaseEstimator):
         id_col: str | None = "unique_id",
         time_col: str = "ds",
         target_col: str = "y",
+        hist_cols: Sequence[str] = (),
+        futr_cols: Sequence[str] = (),
+        static_cols: Sequence[str] = (),
+        cat_cols: Sequence[str] = (),
+        static_df: Any = None,
         val_size: int | None = None,
         checkpoint: str | PathLike[str] | None = None,
     ) -> Self:
@@ -222,6 +250,15 @@ class TXLForecaster(BaseEstimator):
         id_col : str or None
             None if the frame is one series.
         time_col, target_col : str
+        hist_cols, futr_cols : sequence of str
+            Columns beside the target that are known up to now, and ahead (``futr_df`` of :meth:`predict`). Missing
+            values are taken as such.
+        static_cols : sequence of str
+            Columns of ``static_df``, one value per series.
+        cat_cols : sequence of str
+            Those of the three lists above that hold categories; one that was not fitted counts as not known.
+        static_df : frame, optional
+            One row per series: the id column and ``static_cols``.
         val_size : int, optional
             The last rows of each series choose the epoch and are never trained on. Without it a tail chooses the number
             of epochs, and then all rows are trained on.
@@ -244,13 +281,17 @@ class TXLForecaster(BaseEstimator):
         """
         begin = time.perf_counter()
         self._settings(val_size=val_size)
-        panel = self._read_first(df, id_col=id_col, time_col=time_col, target_col=target_col)
-        fitted = self._fit_rows(panel, val_size=val_size, checkpoint=checkpoint)
+        names = {"id_col": id_col, "time_col": time_col, "target_col": target_col}
+        roles = self._named_roles(
+            df, static_df, names, hist_cols=hist_cols, futr_cols=futr_cols, static_cols=static_cols, cat_cols=cat_cols
+        )
+        panel, roles = self._read_first(df, roles, static_df, **names)
+        fitted = self._fit_rows(panel, roles, val_size=val_size, checkpoint=checkpoint)
         sizes = fitted.model.config
-        fleet, _ = Fleet.fresh(fitted.model, panel.ids, panel.origins).advance(
+        fleet, _ = Fleet.fresh_for(panel, fitted.model).advance(
             fitted.model, panel, max_gap=self._gap(sizes), pace=self._pace(sizes), one_step=False
         )
-        self._keep(fitted, panel, fleet)
+        self._keep(fitted, panel, fleet, roles)
         self.fit_seconds_ = time.perf_counter() - begin
         if self.verbose:
             print("\n".join(self._report()))  # noqa: T201 - asked for
@@ -263,6 +304,9 @@ class TXLForecaster(BaseEstimator):
         h: int | None = None,
         *,
         df: Any = None,
+        futr_df: Any = None,
+        static_df: Any = None,
+        on_missing: Literal["raise", "mask"] = "raise",
         start: Literal["fitted"] | None = None,
         level: Sequence[float] | None = None,
         quantiles: Sequence[float] | None = None,
@@ -277,6 +321,12 @@ class TXLForecaster(BaseEstimator):
         df : frame, optional
             Rows to walk first: each series starts empty and is forgotten afterwards. Without it the kept memories
             speak.
+        futr_df : frame, optional
+            The ``futr_cols`` of the rows ahead; :meth:`make_future_frame` gives their ids and times.
+        static_df : frame, optional
+            The ``static_cols`` of series in ``df`` that were not fitted.
+        on_missing : {"raise", "mask"}
+            Whether a cell of ``futr_df`` that is missing is an error, or is forecast without.
         start : {"fitted"}, optional
             With ``df``: continue the kept memories instead of starting empty; they stay as they were.
         level : sequence of float, optional
@@ -302,7 +352,7 @@ class TXLForecaster(BaseEstimator):
             raise ParameterError(f"start={start!r} must be None or 'fitted'.")
         fleet, style = self._fleet, self._style
         if df is not None:
-            panel = self._read_more(df, continues=start == "fitted")
+            panel = self._read_more(df, static_df, continues=start == "fitted")
             kept = self._fleet if start == "fitted" else Fleet.fresh(self._model)
             kept.refuse_old_rows(panel, call="predict(start='fitted')")
             fleet, _ = self._advance(kept.take_for(panel, self._model), panel, one_step=False)
@@ -313,13 +363,45 @@ class TXLForecaster(BaseEstimator):
             raise ParameterError(f"ids={ids!r} must be a list, such as ids=[{ids!r}].")
         if ids is not None:
             fleet = fleet.take(list(ids))
-        lanes = np.repeat(np.arange(len(fleet)), n_ahead)
-        ahead = np.tile(np.arange(1, n_ahead + 1), len(fleet))
-        stamps = fleet.stamps(lanes, fleet.last[lanes] + ahead, freq=self._freq, zone=style.zone)
-        values = pick_quantiles(fleet.forecast[:, :n_ahead], self.config_.quantiles, list(columns.values()))
+        rows = fleet.ahead(n_ahead, freq=self._freq, style=style)
+        forecast = self._forecast(fleet, rows, futr_df, on_missing=on_missing)
+        lanes, stamps = np.repeat(np.arange(len(fleet)), n_ahead), rows.stamps().ravel()
+        values = pick_quantiles(forecast, self.config_.quantiles, list(columns.values()))
         return self._frame(style, fleet, lanes, stamps, columns, values.reshape(-1, len(columns)))
 
-    def update(self, df: Any) -> Any:
+    def make_future_frame(self, h: int | None = None, *, df: Any = None, ids: Sequence[str | int] | None = None) -> Any:
+        """Give the ids and times of the rows that :meth:`predict` would forecast, to be filled with ``futr_cols``.
+
+        Parameters
+        ----------
+        h : int, optional
+            Steps ahead, at most the trained ``h``, which is the default.
+        df : frame, optional
+            Rows that ``predict(df=…)`` will walk; without it the rows after the kept memories.
+        ids : sequence, optional
+            Only these series.
+
+        Returns
+        -------
+        frame
+            Of the kind that was fitted on (with ``df``: of its kind): id and time.
+
+        Raises
+        ------
+        NotFittedError, ParameterError, FrameError, StateError
+        """
+        self._check_fitted()
+        n_ahead, fleet, style = self._steps(h), self._fleet, self._style
+        if df is not None:
+            panel = self._read_rows(df)
+            fleet = replace(Fleet.fresh(self._model, panel.ids, panel.origins), last=panel.last_ordinals())
+            style = panel.style
+        fleet = fleet if ids is None else fleet.take(list(ids))
+        stamps = fleet.ahead(n_ahead, freq=self._freq, style=style).stamps().ravel()
+        lanes = np.repeat(np.arange(len(fleet)), n_ahead)
+        return long_frame(style, ids=(fleet.ids, lanes), stamps=stamps, columns={})
+
+    def update(self, df: Any, *, static_df: Any = None) -> Any:
         """Take in new rows: the memories move on, the weights stay.
 
         Parameters
@@ -327,6 +409,8 @@ class TXLForecaster(BaseEstimator):
         df : frame
             Rows after the last one of each series, with the columns of ``fit``. New series start empty. A call with
             late, repeated or overlapping rows is refused whole, and nothing is changed.
+        static_df : frame, optional
+            The ``static_cols`` of series that were not fitted.
 
         Returns
         -------
@@ -339,7 +423,7 @@ class TXLForecaster(BaseEstimator):
         NotFittedError, FrameError
         """
         self._check_fitted()
-        panel = self._read_more(df, continues=True)
+        panel = self._read_more(df, static_df, continues=True)
         self._fleet.refuse_old_rows(panel, call="update")
         moved, before = self._advance(self._fleet.take_for(panel, self._model), panel)
         columns = forecast_columns(self.config_.quantiles, level=None, quantiles=None)
@@ -365,6 +449,11 @@ class TXLForecaster(BaseEstimator):
         id_col: str | None = "unique_id",
         time_col: str = "ds",
         target_col: str = "y",
+        hist_cols: Sequence[str] = (),
+        futr_cols: Sequence[str] = (),
+        static_cols: Sequence[str] = (),
+        cat_cols: Sequence[str] = (),
+        static_df: Any = None,
     ) -> Any:
         """Backtest: forecasts from many cutoffs, each series walked once. The estimator itself is not changed.
 
@@ -393,6 +482,9 @@ class TXLForecaster(BaseEstimator):
             for a frame.
         id_col, time_col, target_col : str
             Columns, where no fit has told them (with ``use_fitted`` those of ``fit`` count).
+        hist_cols, futr_cols, static_cols, cat_cols, static_df
+            As in :meth:`fit`, where no fit has told them. What is known ahead at a cutoff is read from ``df``, and only
+            ``futr_cols`` are.
 
         Returns
         -------
@@ -411,10 +503,25 @@ class TXLForecaster(BaseEstimator):
             self._check_fitted()
             if every:
                 raise ParameterError("use_fitted=True and refit exclude each other: leave one of them out.")
-            panel, steps = self._read_more(df, continues=False), self._steps(h)
+            if hist_cols or futr_cols or static_cols or cat_cols:
+                raise ParameterError(
+                    "with use_fitted=True the columns are those of fit: leave the lists of columns out."
+                )
+            panel, steps = self._read_more(df, static_df, continues=False), self._steps(h)
+            roles = self._roles
         else:
             self._settings(val_size=val_size)
-            panel = self._read_first(df, id_col=id_col, time_col=time_col, target_col=target_col)
+            names = {"id_col": id_col, "time_col": time_col, "target_col": target_col}
+            roles = self._named_roles(
+                df,
+                static_df,
+                names,
+                hist_cols=hist_cols,
+                futr_cols=futr_cols,
+                static_cols=static_cols,
+                cat_cols=cat_cols,
+            )
+            panel, roles = self._read_first(df, roles, static_df, **names)
             steps = check_integer("h", self.h if h is None else h, at_least=1)
             if steps > self.h:
                 raise ParameterError(f"h={steps} is more than the estimator's h={self.h}. Make one with h={steps}.")
@@ -422,7 +529,7 @@ class TXLForecaster(BaseEstimator):
         batches = (
             self._walk_fitted(panel, cutoffs, h=steps)
             if use_fitted
-            else self._walk_refitted(panel, cutoffs, h=steps, refit=every, val_size=val_size)
+            else self._walk_refitted(panel, roles, cutoffs, h=steps, refit=every, val_size=val_size)
         )
         if output == "batches":
             return batches
@@ -549,18 +656,32 @@ class TXLForecaster(BaseEstimator):
             warn_cleaned=False,
         )
 
-    def _read_first(self, df: Any, **columns: Any) -> Panel:
-        """Read rows to fit on."""
-        panel = self._read(df, self.freq, gap=self.max_gap, warn_unused=True, **columns)
+    def _named_roles(self, df: Any, static_df: Any, names: dict[str, Any], **columns: Any) -> Roles:
+        roles = Roles.named(taken=list(names.values()), **columns)
+        return with_vocabulary(roles, df=df, static_df=static_df)
+
+    def _read_first(self, df: Any, roles: Roles, static_df: Any, **columns: Any) -> tuple[Panel, Roles]:
+        """Read rows to fit on; gives the roles with the calendar that fits their frequency."""
+        panel = self._read(df, self.freq, gap=self.max_gap, warn_unused=True, beside=roles, **columns)
+        roles = replace(roles, calendar=check_calendar(self.calendar, freq=panel.freq))
         reach = self._sizes(panel)[0].reach
         if self.max_gap is None and panel.report.n_filled > reach:
             # The longest gap to bridge is the reach, which is known only now.
-            panel = self._read(df, self.freq, gap=reach, **columns)
+            panel = self._read(df, self.freq, gap=reach, beside=roles, **columns)
         if told := panel.report.changes():
             warnings.warn(f"{' '.join(told)} See cleaned_ and skipped_.", CleanedDataWarning, stacklevel=3)
-        return panel
+        return self._completed(panel, roles, static_df, known={}), roles
 
-    def _read_more(self, df: Any, *, continues: bool) -> Panel:
+    def _completed(self, panel: Panel, roles: Roles, static_df: Any, *, known: dict[Any, Any]) -> Panel:
+        """Add what is not in the rows: the calendar, and the static columns."""
+        return with_static(with_calendar(panel, roles), static_df, roles, known=known)
+
+    def _read_more(self, df: Any, static_df: Any = None, *, continues: bool) -> Panel:
+        """Read rows with all columns that were fitted."""
+        panel = self._read_rows(df, continues=continues, beside=self._roles)
+        return self._completed(panel, self._roles, static_df, known=self._fleet.known_static())
+
+    def _read_rows(self, df: Any, *, continues: bool = False, beside: Roles | None = None) -> Panel:
         """Read rows with the columns and the frequency that were fitted."""
         style = self._style
         panel = self._read(
@@ -571,6 +692,7 @@ class TXLForecaster(BaseEstimator):
             id_col=style.id_col,
             time_col=style.time_col,
             target_col=style.target_col,
+            beside=beside,
         )
         if continues:
             self._refuse_other_kinds(panel)
@@ -615,14 +737,25 @@ class TXLForecaster(BaseEstimator):
             )
         return steps
 
+    def _forecast(self, fleet: Fleet, rows: Ahead, futr_df: Any, *, on_missing: str) -> NDArray[np.float32]:
+        """Forecasts of the rows ahead, (n_series, n, Q): the kept ones, or new ones where something is known ahead."""
+        check_choice("on_missing", on_missing, ("raise", "mask"))
+        futr = read_ahead(
+            rows, futr_df, self._roles, mask_missing=on_missing == "mask", nearest=self.align == "nearest"
+        )
+        if not self.config_.futr_kinds:
+            return fleet.forecast[:, : rows.n]
+        return forecast_ahead(self._model, fleet.state["last"], futr, n_ahead=rows.n)
+
     def _advance(self, fleet: Fleet, panel: Panel, *, one_step: bool = True) -> tuple[Fleet, NDArray[np.float32]]:
         return fleet.advance(
             self._model, panel, max_gap=self._gap(self.config_), pace=self._pace(self.config_), one_step=one_step
         )
 
-    def _keep(self, fitted: Fitted, panel: Panel, fleet: Fleet) -> None:
+    def _keep(self, fitted: Fitted, panel: Panel, fleet: Fleet, roles: Roles) -> None:
         """Take over all that fitting found, at once."""
         self._model, self._fleet, self._style, self._freq = fitted.model, fleet, panel.style, panel.freq
+        self._roles = roles
         self.config_ = fitted.model.config
         self.history_, self.linear_fit_ = fitted.history, fitted.linear
         self.validation_mse_, self.validation_mae_ = fitted.validation_mse, fitted.validation_mae
@@ -683,8 +816,13 @@ class TXLForecaster(BaseEstimator):
         extra = None if cutoffs is None else {"cutoff": cutoffs}
         return long_frame(style, ids=(named.ids, lanes), stamps=stamps, columns=out, extra_stamps=extra)
 
-    def _fit_rows(self, panel: Panel, *, val_size: int | None, checkpoint: str | PathLike[str] | None = None) -> Fitted:
+    def _fit_rows(
+        self, panel: Panel, roles: Roles, *, val_size: int | None, checkpoint: str | PathLike[str] | None = None
+    ) -> Fitted:
         config, season = self._sizes(panel)
+        if roles:
+            hist, futr, static = (roles.kinds(role) for role in ("hist", "futr", "static"))
+            config = replace(config, hist_kinds=hist, futr_kinds=futr, static_kinds=static)
         return fit_panel(panel, config, self._settings(), season=season, val_size=val_size, checkpoint=checkpoint)
 
     def _sizes(self, panel: Panel) -> tuple[ModelConfig, int]:
@@ -705,10 +843,10 @@ class TXLForecaster(BaseEstimator):
         return backtest(self._model, panel, cutoffs, h=h, pace=self._pace(self.config_))
 
     def _walk_refitted(
-        self, panel: Panel, cutoffs: NDArray[np.int64], *, h: int, refit: int, val_size: int | None
+        self, panel: Panel, roles: Roles, cutoffs: NDArray[np.int64], *, h: int, refit: int, val_size: int | None
     ) -> Iterator[Batch]:
         for some in np.split(cutoffs, range(refit, cutoffs.shape[1], refit), axis=1) if refit else [cutoffs]:
-            fitted = self._fit_rows(rows_until(panel, some[:, 0]), val_size=val_size)
+            fitted = self._fit_rows(rows_until(panel, some[:, 0]), roles, val_size=val_size)
             yield from backtest(fitted.model, panel, some, h=h, pace=self._pace(fitted.model.config))
 
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from txl_ts.embeddings import Scale
+from txl_ts.embeddings import Beside, Scale
 from txl_ts.training.pieces import Pieces, Step
 
 
@@ -53,6 +53,7 @@ class Segment:
         The lane begins.
     unit : Tensor of shape (B,)
     h : int
+    beside : Beside or None
     """
 
     x: Tensor
@@ -61,6 +62,7 @@ class Segment:
     start: Tensor
     unit: Tensor
     h: int
+    beside: Beside | None = None
 
     def targets(self, picked: Tensor, scale: Scale) -> tuple[Tensor, Tensor]:
         """Give targets above the lane's shift, (B, n, h, 1), at the picked rows, and which of them count."""
@@ -86,4 +88,11 @@ def segments(origins: Origins, steps: Iterator[Step], *, n_rows: int, h: int) ->
             start=torch.from_numpy((step.row == step.begun) | idle)[:, None],
             unit=torch.from_numpy(np.where(idle, np.float32(1), pieces.unit[step.piece])),
             h=h,
+            beside=_beside(pieces, step, stop, n_rows=n_rows, h=h),
         )
+
+
+def _beside(pieces: Pieces, step: Step, stop: NDArray[np.int64], *, n_rows: int, h: int) -> Beside | None:
+    if pieces.beside is None:
+        return None
+    return Beside(*(torch.from_numpy(part) for part in pieces.beside.cut(step, stop, n_rows=n_rows, h=h)))
