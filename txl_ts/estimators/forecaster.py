@@ -37,6 +37,7 @@ from txl_ts.frames import (
     with_calendar,
     with_static,
     with_vocabulary,
+    with_words_of,
 )
 from txl_ts.live import LiveSession
 from txl_ts.model import TXLModel
@@ -846,8 +847,9 @@ class TXLForecaster(BaseEstimator):
         self, panel: Panel, roles: Roles, cutoffs: NDArray[np.int64], *, h: int, refit: int, val_size: int | None
     ) -> Iterator[Batch]:
         for some in np.split(cutoffs, range(refit, cutoffs.shape[1], refit), axis=1) if refit else [cutoffs]:
-            fitted = self._fit_rows(rows_until(panel, some[:, 0]), roles, val_size=val_size)
-            yield from backtest(fitted.model, panel, some, h=h, pace=self._pace(fitted.model.config))
+            known, words = with_words_of(panel, rows_until(panel, some[:, 0]), roles)
+            fitted = self._fit_rows(rows_until(known, some[:, 0]), words, val_size=val_size)
+            yield from backtest(fitted.model, known, some, h=h, pace=self._pace(fitted.model.config))
 
 
 def _zone_text(style: FrameStyle) -> str:

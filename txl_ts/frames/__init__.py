@@ -7,7 +7,7 @@
 
 from txl_ts.frames.ahead import Ahead, read_ahead
 from txl_ts.frames.aliases import parse_freq, rows_in
-from txl_ts.frames.beside import run_of, with_calendar, with_static, with_vocabulary
+from txl_ts.frames.beside import run_of, with_calendar, with_static, with_vocabulary, with_words_of
 from txl_ts.frames.calendar import calendar_features, check_calendar
 from txl_ts.frames.freq import Freq
 from txl_ts.frames.panel import CleaningReport, Panel
@@ -36,4 +36,5 @@ __all__ = [
     "with_calendar",
     "with_static",
     "with_vocabulary",
+    "with_words_of",
 ]

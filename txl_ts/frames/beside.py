@@ -171,6 +171,38 @@ def _read_static(static_df: object, roles: Roles, *, style: FrameStyle) -> dict[
     return {ids[code]: rows[row] for row, code in enumerate(codes)}
 
 
+def with_words_of(panel: Panel, part: Panel, roles: Roles) -> tuple[Panel, Roles]:
+    """Forget the categories of rows that ``part`` does not have: a backtest must not know a word before it was said.
+
+    Parameters
+    ----------
+    panel, part : Panel
+        With covariates; ``part`` has some of the rows.
+    roles : Roles
+
+    Returns
+    -------
+    panel : Panel
+        With the codes of the smaller vocabulary.
+    roles : Roles
+    """
+    if panel.covariates is None or part.covariates is None:
+        return panel, roles
+    covariates, words = {"hist": panel.covariates.hist, "futr": panel.covariates.futr}, dict(roles.vocabulary)
+    for role, values in covariates.items():
+        values = covariates[role] = values.copy()
+        for i, name in enumerate(getattr(roles, role)):
+            if name not in roles.cat:
+                continue
+            known = np.unique(getattr(part.covariates, role)[:, i]).astype(np.int64)
+            known = known[known > 0]
+            new_code = np.zeros(len(words[name]) + 1, np.float32)
+            new_code[known] = np.arange(1, len(known) + 1)
+            values[:, i] = new_code[values[:, i].astype(np.int64)]
+            words[name] = tuple(words[name][code - 1] for code in known)
+    return replace(panel, covariates=replace(panel.covariates, **covariates)), replace(roles, vocabulary=words)
+
+
 def run_of(panel: Panel, piece: int, first: int, stop: int, *, h: int) -> Covariates:
     """Cut the columns of a run of rows, and those of the ``h`` rows after it, out of a panel.
 
