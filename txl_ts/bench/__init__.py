@@ -9,7 +9,29 @@ from os import PathLike
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["BENCHES", "run_ett", "run_m4", "run_speed", "run_step"]
+__all__ = ["BENCHES", "run_covariates", "run_ett", "run_m4", "run_speed", "run_step"]
+
+
+def run_covariates(
+    data: str | PathLike[str], out: str | PathLike[str] | None = None, **settings: Any
+) -> dict[str, Any]:
+    """Run the table of columns beside the target and write ``covariates.json`` and ``covariates.md``.
+
+    Parameters
+    ----------
+    data : path
+        Folder that holds ``vic_electricity/`` and ``air_quality/``.
+    out : path, optional
+        Folder for the results; nothing is written without it.
+    **settings
+        Passed to :func:`txl_ts.bench.covariates.run`.
+
+    Returns
+    -------
+    dict
+        The table, as :mod:`txl_ts.bench.report` describes it.
+    """
+    return _run("covariates", data, out, settings)
 
 
 def run_ett(data: str | PathLike[str], out: str | PathLike[str] | None = None, **settings: Any) -> dict[str, Any]:
@@ -95,7 +117,7 @@ def run_step(
 
 
 BENCHES: Mapping[str, Callable[..., dict[str, Any]]] = MappingProxyType(
-    {"ett": run_ett, "m4": run_m4, "speed": run_speed, "step": run_step}
+    {"covariates": run_covariates, "ett": run_ett, "m4": run_m4, "speed": run_speed, "step": run_step}
 )
 
 
