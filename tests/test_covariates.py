@@ -1,11 +1,16 @@
 """Columns beside the target: each role does what it says, no chunking changes a number, nothing leaks."""
 
 import copy
+import datetime
+import decimal
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.oracles.covariates import Columns
 from tests.oracles.forecast import forecast as closed_form
@@ -17,6 +22,7 @@ from txl_ts.errors import (
     FrameError,
     ParameterError,
     StampError,
+    TxlError,
     UnusedColumnsWarning,
 )
 from txl_ts.training import Trainer
@@ -432,6 +438,49 @@ def test_a_refused_update_changes_nothing(model, coming, static):
             model.update(rows)
     for name, array in model._fleet.state.items():
         assert array.tobytes() == before[name].tobytes()
+
+
+ODD = [
+    *(0, 1, -3, 2**62, 0.5, 1e30, -1e30, 1e308, float("inf"), float("nan"), None, True),
+    *("a", "b", "", decimal.Decimal("1.5"), datetime.date(2024, 1, 1), b"x", [1]),
+]
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.sampled_from(ODD), min_size=1, max_size=6),
+    st.sampled_from(["hist_cols", "futr_cols"]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_any_column_gives_a_forecast_or_an_error_of_ours(values, role, is_cat, is_polars):
+    """D1: whatever a column holds, the answer is finite, or a typed error names the column."""
+    n = 60
+    column = [values[i % len(values)] for i in range(n)]
+    ds = [datetime.datetime(2024, 1, 1) + datetime.timedelta(hours=i) for i in range(n)]
+    y = np.sin(np.arange(n) / 3)
+    try:
+        df = pl.DataFrame({"ds": ds, "y": y, "x": pl.Series(column, strict=True)}) if is_polars else None
+    except (TypeError, OverflowError, pl.exceptions.PolarsError):
+        df = None  # polars itself refuses such a mix
+    if df is None:
+        df = pd.DataFrame({"ds": ds, "y": y, "x": pd.Series(column, dtype=object).infer_objects()})
+    sizes = {"h": 2, "freq": "1h", "patch_len": 4, "mem_len": 2, "lookback": 6, "d_model": 4, "n_heads": 1}
+    lists = {role: ["x"], "cat_cols": ["x"] if is_cat else []}
+    try:
+        model = TXLForecaster(**sizes, max_epochs=0).fit(df, id_col=None, **lists)
+        futr = None if role == "hist_cols" else model.make_future_frame()
+        if futr is not None:
+            futr = (
+                futr.with_columns(df["x"].head(2))
+                if is_polars and isinstance(df, pl.DataFrame)
+                else futr.assign(x=df.x)
+            )
+        out = model.predict(futr_df=futr, on_missing="mask")
+    except TxlError as error:
+        assert "'x'" in str(error)
+    else:
+        assert np.isfinite(np.asarray(out["TXL"])).all()
 
 
 def test_columns_of_a_future_frame_for_a_model_that_knows_nothing_ahead(fitted, coming):

@@ -44,7 +44,7 @@ VALENCIA_H, VALENCIA_SEASON, VALENCIA_VALIDATION = 24, 24, 60 * 24
 POLLUTANTS = ("so2", "co", "no2", "pm10", "o3", "pm2.5")
 LOOK_BACKS = MappingProxyType({"victoria": 14 * DAY, "valencia": 14 * 24})
 KNOTS = (0.25, 0.5, 0.75, 0.9)
-PARAMS = MappingProxyType({"d_model": 32, "max_epochs": 5})
+PARAMS = MappingProxyType({"d_model": 32})
 
 COLUMNS = MappingProxyType(
     {
@@ -283,7 +283,7 @@ def known_columns(rows: Rows, *, with_all: bool) -> FloatArray:
     if with_all:
         hour = (rows.stamps.hour + rows.stamps.minute / 60) / 24
         parts += [rows.beside["Holiday"].to_numpy(np.float64)]
-        parts += [(rows.stamps.weekday == day).astype(float) for day in range(6)]
+        parts += [(rows.stamps.day_of_week == day).astype(float) for day in range(6)]
         for part, n in ((hour, 2), ((rows.stamps.day_of_year - 1) / 365.25, 2)):
             parts += [wave(2 * np.pi * k * part) for k in range(1, n + 1) for wave in (np.sin, np.cos)]
     return np.stack([np.asarray(part, np.float64) for part in parts], axis=1)
