@@ -534,7 +534,7 @@ class TXLForecaster(BaseEstimator):
         )
         if output == "batches":
             return batches
-        trained = (self.config_ if use_fitted else self._sizes(panel)[0]).quantiles
+        trained = (self.config_ if use_fitted else self._sizes(panel, roles)[0]).quantiles
         if output == "metrics":
             errors = metrics_of(batches, trained, n_series=panel.n_series)
             return id_frame(panel.style, ids=panel.ids, columns=errors)
@@ -665,7 +665,7 @@ class TXLForecaster(BaseEstimator):
         """Read rows to fit on; gives the roles with the calendar that fits their frequency."""
         panel = self._read(df, self.freq, gap=self.max_gap, warn_unused=True, beside=roles, **columns)
         roles = replace(roles, calendar=check_calendar(self.calendar, freq=panel.freq))
-        reach = self._sizes(panel)[0].reach
+        reach = self._sizes(panel, roles)[0].reach
         if self.max_gap is None and panel.report.n_filled > reach:
             # The longest gap to bridge is the reach, which is known only now.
             panel = self._read(df, self.freq, gap=reach, beside=roles, **columns)
@@ -820,17 +820,16 @@ class TXLForecaster(BaseEstimator):
     def _fit_rows(
         self, panel: Panel, roles: Roles, *, val_size: int | None, checkpoint: str | PathLike[str] | None = None
     ) -> Fitted:
-        config, season = self._sizes(panel)
-        if roles:
-            hist, futr, static = (roles.kinds(role) for role in ("hist", "futr", "static"))
-            config = replace(config, hist_kinds=hist, futr_kinds=futr, static_kinds=static)
+        config, season = self._sizes(panel, roles)
         return fit_panel(panel, config, self._settings(), season=season, val_size=val_size, checkpoint=checkpoint)
 
-    def _sizes(self, panel: Panel) -> tuple[ModelConfig, int]:
+    def _sizes(self, panel: Panel, roles: Roles) -> tuple[ModelConfig, int]:
         """Sizes and season for these rows."""
         typical = int(np.median(panel.series_rows()))
         season = resolve_season(self.season_length, freq=panel.freq)
-        return resolve_sizes(self.get_params(), freq=panel.freq, season=season, typical_length=typical), season
+        return resolve_sizes(
+            self.get_params(), freq=panel.freq, season=season, typical_length=typical, beside=roles
+        ), season
 
     def _walk_fitted(self, panel: Panel, cutoffs: NDArray[np.int64], *, h: int) -> Iterator[Batch]:
         first = panel.stamps(np.arange(panel.n_series), cutoffs[:, 0])
