@@ -57,6 +57,7 @@ def save_forecaster(path: str | PathLike[str], model: TXLForecaster) -> None:
     }
     if model._roles:
         config |= {"covariates": model._roles.to_json(), "linear_uses_known": model.linear_fit_.uses_known}
+    config |= {"targets": list(model._targets)} if model._targets else {}
     state = to_arrays(fleet.state) | {"forecast": fleet.forecast, "linear_spread": model.linear_fit_.spread.numpy()}
     state |= {"static": fleet.static} if fleet.static.shape[1] else {}
     positions = _positions(fleet) | {"fitted_end": [model._fitted_end.get(name) for name in fleet.ids]}
@@ -88,6 +89,7 @@ def load_forecaster(path: str | PathLike[str], cls: type[_F]) -> _F:
             static=arrays.get("static", np.zeros((len(ids), 0), np.float32)),
         )
         out._roles = _roles(config, model.config)
+        out._targets = _targets(config, ids)
         out._fitted_end = {name: end for name, end in zip(ids, positions["fitted_end"], strict=True) if end is not None}
         out._style, out._freq = FrameStyle.from_json(config["style"]), parse_freq(config["freq"])
         out.config_ = model.config
@@ -113,7 +115,7 @@ def load_forecaster(path: str | PathLike[str], cls: type[_F]) -> _F:
 
 def export_state(path: str | PathLike[str], model: TXLForecaster) -> None:
     """Write the kept memories in the graph's names; see :meth:`TXLForecaster.export_state`."""
-    _refuse_covariates(model, "export_state")
+    _refuse_columns(model, "export_state")
     config = {
         "class": "StreamState",
         "library": __version__,
@@ -128,7 +130,7 @@ def export_state(path: str | PathLike[str], model: TXLForecaster) -> None:
 
 def export_graph(path: str | PathLike[str], model: TXLForecaster) -> dict[str, Any]:
     """Write the ONNX graph and its contract; see :meth:`TXLForecaster.export_onnx`."""
-    _refuse_covariates(model, "export_onnx")
+    _refuse_columns(model, "export_onnx")
     return export_onnx(model._model, path, about=_about(model))
 
 
@@ -152,7 +154,7 @@ def _about(model: TXLForecaster) -> dict[str, Any]:
 
 def live_session(model: TXLForecaster) -> LiveSession:
     """Open a torch session over the model; see :meth:`TXLForecaster.live`."""
-    _refuse_covariates(model, "live")
+    _refuse_columns(model, "live")
     return LiveSession(model._model, contract_of(model._model, about=_about(model)))
 
 
@@ -221,14 +223,31 @@ def _roles(config: dict[str, Any], sizes: ModelConfig) -> Roles:
     return roles
 
 
-def _refuse_covariates(model: TXLForecaster, call: str) -> None:
-    if model._roles:
-        names = [*model._roles.hist, *model._roles.futr, *model._roles.static, *model._roles.calendar]
+def _targets(config: dict[str, Any], ids: tuple[str | int, ...]) -> tuple[str, ...]:
+    """Give the target columns of a wide frame, or raise ValueError where the series are not named after them."""
+    targets = tuple(config.get("targets", ()))
+    if any(type(name) is not str for name in targets):
+        raise ValueError("targets must be column names")
+    if targets and not all(any(str(name).endswith(f"/{target}") for target in targets) for name in ids):
+        raise ValueError("series must be named after an id and a target")
+    return targets
+
+
+def _refuse_columns(model: TXLForecaster, call: str) -> None:
+    """Raise ExportError where a graph or a session could not be fed."""
+    roles = model._roles
+    names = [*roles.hist, *roles.futr, *roles.static, *roles.calendar]
+    if names:
         raise ExportError(
             f"{call} cannot work yet for a model with columns beside the target ({', '.join(names[:5])}"
             f"{', …' if len(names) > 5 else ''}): graphs and stream sessions take the target alone. "
             "Fit one without hist_cols, futr_cols, static_cols and calendar for streams, or feed this by update(df) "
             "and predict(futr_df=…)."
+        )
+    if model._targets:
+        raise ExportError(
+            f"{call} cannot work yet for a model of several targets ({', '.join(model._targets[:5])}): a stream has "
+            "one value per row. Fit on a long frame, with a series per target, for streams."
         )
 
 

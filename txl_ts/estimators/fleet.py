@@ -72,10 +72,6 @@ class Fleet:
         """Give the origins by series, as ``read_long`` takes them."""
         return dict(zip(self.ids, self.origins.tolist(), strict=True))
 
-    def known_static(self) -> dict[Any, NDArray[np.float32]]:
-        """Give the columns of each series as a whole."""
-        return dict(zip(self.ids, self.static, strict=True))
-
     def ahead(self, n: int, *, freq: Freq, style: FrameStyle) -> Ahead:
         """Give the ``n`` rows after the last one of each series."""
         return Ahead(self.ids, self.origins, self.last, n, freq, style)

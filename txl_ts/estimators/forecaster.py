@@ -29,11 +29,16 @@ from txl_ts.frames import (
     Freq,
     Panel,
     Roles,
+    base_ids,
     check_calendar,
+    check_targets,
     id_frame,
     long_frame,
     read_ahead,
     read_long,
+    read_wide,
+    wide_frame,
+    wide_id_frame,
     with_calendar,
     with_static,
     with_vocabulary,
@@ -151,6 +156,7 @@ class TXLForecaster(BaseEstimator):
     _style: FrameStyle
     _freq: Freq
     _roles: Roles
+    _targets: tuple[str, ...]
     _fitted_end: dict[str | int, int]
     config_: ModelConfig
     history_: History
@@ -233,7 +239,7 @@ class TXLForecaster(BaseEstimator):
         *,
         id_col: str | None = "unique_id",
         time_col: str = "ds",
-        target_col: str = "y",
+        target_col: str | Sequence[str] = "y",
         hist_cols: Sequence[str] = (),
         futr_cols: Sequence[str] = (),
         static_cols: Sequence[str] = (),
@@ -250,7 +256,10 @@ class TXLForecaster(BaseEstimator):
             One row per series and time, in any order; series may have gaps, NaN and different lengths.
         id_col : str or None
             None if the frame is one series.
-        time_col, target_col : str
+        time_col : str
+        target_col : str or sequence of str
+            Several columns of a wide frame are forecast side by side: each is a series of its own, with the same
+            weights, and columns of the result are named ``"load_TXL"`` and so on.
         hist_cols, futr_cols : sequence of str
             Columns beside the target that are known up to now, and ahead (``futr_df`` of :meth:`predict`). Missing
             values are taken as such.
@@ -360,12 +369,9 @@ class TXLForecaster(BaseEstimator):
             style = panel.style
         elif start == "fitted":
             raise ParameterError("start='fitted' goes with df=rows; predict() alone reads the kept memories already.")
-        if isinstance(ids, str | int):
-            raise ParameterError(f"ids={ids!r} must be a list, such as ids=[{ids!r}].")
-        if ids is not None:
-            fleet = fleet.take(list(ids))
+        fleet = self._taken(fleet, ids)
         rows = fleet.ahead(n_ahead, freq=self._freq, style=style)
-        forecast = self._forecast(fleet, rows, futr_df, on_missing=on_missing)
+        forecast = self._forecast(fleet, n_ahead, style, futr_df, on_missing=on_missing)
         lanes, stamps = np.repeat(np.arange(len(fleet)), n_ahead), rows.stamps().ravel()
         values = pick_quantiles(forecast, self.config_.quantiles, list(columns.values()))
         return self._frame(style, fleet, lanes, stamps, columns, values.reshape(-1, len(columns)))
@@ -397,10 +403,9 @@ class TXLForecaster(BaseEstimator):
             panel = self._read_rows(df)
             fleet = replace(Fleet.fresh(self._model, panel.ids, panel.origins), last=panel.last_ordinals())
             style = panel.style
-        fleet = fleet if ids is None else fleet.take(list(ids))
-        stamps = fleet.ahead(n_ahead, freq=self._freq, style=style).stamps().ravel()
-        lanes = np.repeat(np.arange(len(fleet)), n_ahead)
-        return long_frame(style, ids=(fleet.ids, lanes), stamps=stamps, columns={})
+        rows, _ = self._ahead_by_base(self._taken(fleet, ids), n_ahead, style)
+        lanes = np.repeat(np.arange(len(rows.ids)), n_ahead)
+        return long_frame(style, ids=(rows.ids, lanes), stamps=rows.stamps().ravel(), columns={})
 
     def update(self, df: Any, *, static_df: Any = None) -> Any:
         """Take in new rows: the memories move on, the weights stay.
@@ -449,7 +454,7 @@ class TXLForecaster(BaseEstimator):
         output: Literal["frame", "metrics", "batches"] = "frame",
         id_col: str | None = "unique_id",
         time_col: str = "ds",
-        target_col: str = "y",
+        target_col: str | Sequence[str] = "y",
         hist_cols: Sequence[str] = (),
         futr_cols: Sequence[str] = (),
         static_cols: Sequence[str] = (),
@@ -537,6 +542,8 @@ class TXLForecaster(BaseEstimator):
         trained = (self.config_ if use_fitted else self._sizes(panel, roles)[0]).quantiles
         if output == "metrics":
             errors = metrics_of(batches, trained, n_series=panel.n_series)
+            if panel.targets:
+                return wide_id_frame(panel.style, targets=panel.targets, ids=panel.ids, columns=errors)
             return id_frame(panel.style, ids=panel.ids, columns=errors)
         wanted = forecast_columns(trained, level=level, quantiles=quantiles)
         found = Batch.joined(batches)
@@ -645,9 +652,13 @@ class TXLForecaster(BaseEstimator):
         warn_unused: bool = False,
         **columns: Any,
     ) -> Panel:
-        return read_long(
+        targets = check_targets(columns["target_col"])
+        read: Any = read_wide if targets else read_long
+        if targets:
+            columns = {name: value for name, value in columns.items() if name != "target_col"} | {"targets": targets}
+        return read(
             df,
-            **columns,
+            **{"beside": None, **columns},
             freq=freq,
             align=self.align,
             max_gap=gap,
@@ -658,7 +669,8 @@ class TXLForecaster(BaseEstimator):
         )
 
     def _named_roles(self, df: Any, static_df: Any, names: dict[str, Any], **columns: Any) -> Roles:
-        roles = Roles.named(taken=list(names.values()), **columns)
+        targets = check_targets(names["target_col"]) or (names["target_col"],)
+        roles = Roles.named(taken=[names["id_col"], names["time_col"], *targets], **columns)
         return with_vocabulary(roles, df=df, static_df=static_df)
 
     def _read_first(self, df: Any, roles: Roles, static_df: Any, **columns: Any) -> tuple[Panel, Roles]:
@@ -675,12 +687,16 @@ class TXLForecaster(BaseEstimator):
 
     def _completed(self, panel: Panel, roles: Roles, static_df: Any, *, known: dict[Any, Any]) -> Panel:
         """Add what is not in the rows: the calendar, and the static columns."""
-        return with_static(with_calendar(panel, roles), static_df, roles, known=known)
+        ids = base_ids(panel.ids, panel.targets, panel.style)
+        return with_static(with_calendar(panel, roles), static_df, roles, known=known, ids=ids)
 
     def _read_more(self, df: Any, static_df: Any = None, *, continues: bool) -> Panel:
         """Read rows with all columns that were fitted."""
         panel = self._read_rows(df, continues=continues, beside=self._roles)
-        return self._completed(panel, self._roles, static_df, known=self._fleet.known_static())
+        return self._completed(panel, self._roles, static_df, known=self._known_static())
+
+    def _known_static(self) -> dict[Any, NDArray[np.float32]]:
+        return dict(zip(base_ids(self._fleet.ids, self._targets, self._style), self._fleet.static, strict=True))
 
     def _read_rows(self, df: Any, *, continues: bool = False, beside: Roles | None = None) -> Panel:
         """Read rows with the columns and the frequency that were fitted."""
@@ -692,7 +708,7 @@ class TXLForecaster(BaseEstimator):
             origins=self._fleet.known_origins() if continues else None,
             id_col=style.id_col,
             time_col=style.time_col,
-            target_col=style.target_col,
+            target_col=list(self._targets) or style.target_col,
             beside=beside,
         )
         if continues:
@@ -711,7 +727,8 @@ class TXLForecaster(BaseEstimator):
                 f"time column {old.time_col!r} was fitted {_zone_text(old)} and now comes {_zone_text(new)}. Nothing "
                 "was changed. Give the rows the zone that was fitted: dt.tz_localize, or dt.replace_time_zone."
             )
-        known, got = {type(name) for name in self._fleet.ids}, {type(name) for name in panel.ids}
+        known = {type(name) for name in base_ids(self._fleet.ids, self._targets, old)}
+        got = {type(name) for name in base_ids(panel.ids, panel.targets, new)}
         if known and got - known:
             names = ["/".join(sorted(kind.__name__ for kind in kinds)) for kinds in (known, got)]
             raise ColumnError(
@@ -738,15 +755,38 @@ class TXLForecaster(BaseEstimator):
             )
         return steps
 
-    def _forecast(self, fleet: Fleet, rows: Ahead, futr_df: Any, *, on_missing: str) -> NDArray[np.float32]:
+    def _forecast(
+        self, fleet: Fleet, n_ahead: int, style: FrameStyle, futr_df: Any, *, on_missing: str
+    ) -> NDArray[np.float32]:
         """Forecasts of the rows ahead, (n_series, n, Q): the kept ones, or new ones where something is known ahead."""
         check_choice("on_missing", on_missing, ("raise", "mask"))
+        rows, lane = self._ahead_by_base(fleet, n_ahead, style)
         futr = read_ahead(
             rows, futr_df, self._roles, mask_missing=on_missing == "mask", nearest=self.align == "nearest"
         )
         if not self.config_.futr_kinds:
-            return fleet.forecast[:, : rows.n]
-        return forecast_ahead(self._model, fleet.state["last"], futr, n_ahead=rows.n)
+            return fleet.forecast[:, :n_ahead]
+        return forecast_ahead(self._model, fleet.state["last"], futr[lane], n_ahead=n_ahead)
+
+    def _ahead_by_base(self, fleet: Fleet, n_ahead: int, style: FrameStyle) -> tuple[Ahead, NDArray[np.int64]]:
+        """Rows ahead of each id of the frame, and the position of each lane's id among them."""
+        names = base_ids(fleet.ids, self._targets, style)
+        first = {name: lane for lane, name in reversed(list(enumerate(names)))}
+        distinct = list(dict.fromkeys(names))
+        lanes = np.array([first[name] for name in distinct], np.int64)
+        where = {name: i for i, name in enumerate(distinct)}
+        rows = Ahead(tuple(distinct), fleet.origins[lanes], fleet.last[lanes], n_ahead, self._freq, style)
+        return rows, np.array([where[name] for name in names], np.int64)
+
+    def _taken(self, fleet: Fleet, ids: Sequence[str | int] | None) -> Fleet:
+        """Keep some ids of the frame, with all their targets."""
+        if ids is None:
+            return fleet
+        if isinstance(ids, str | int):
+            raise ParameterError(f"ids={ids!r} must be a list, such as ids=[{ids!r}].")
+        if not self._targets:
+            return fleet.take(list(ids))
+        return fleet.take([f"{name}/{target}" for name in ids for target in self._targets])
 
     def _advance(self, fleet: Fleet, panel: Panel, *, one_step: bool = True) -> tuple[Fleet, NDArray[np.float32]]:
         return fleet.advance(
@@ -756,7 +796,7 @@ class TXLForecaster(BaseEstimator):
     def _keep(self, fitted: Fitted, panel: Panel, fleet: Fleet, roles: Roles) -> None:
         """Take over all that fitting found, at once."""
         self._model, self._fleet, self._style, self._freq = fitted.model, fleet, panel.style, panel.freq
-        self._roles = roles
+        self._roles, self._targets = roles, panel.targets
         self.config_ = fitted.model.config
         self.history_, self.linear_fit_ = fitted.history, fitted.linear
         self.validation_mse_, self.validation_mae_ = fitted.validation_mse, fitted.validation_mae
@@ -812,6 +852,13 @@ class TXLForecaster(BaseEstimator):
         cutoffs: NDArray[np.int64] | None = None,
     ) -> Any:
         out: dict[str, Any] = {name: values[:, i] for i, name in enumerate(columns)}
+        targets = named.targets if isinstance(named, Panel) else self._targets
+        if targets:
+            extra = None if cutoffs is None else {"cutoff": cutoffs}
+            ids = (named.ids, lanes)
+            return wide_frame(
+                style, targets=targets, ids=ids, stamps=stamps, columns=out, values=target, extra_stamps=extra
+            )
         if target is not None:
             out[style.target_col] = target
         extra = None if cutoffs is None else {"cutoff": cutoffs}

@@ -14,6 +14,7 @@ from txl_ts.frames.panel import CleaningReport, Panel
 from txl_ts.frames.read import read_long
 from txl_ts.frames.roles import Covariates, Roles
 from txl_ts.frames.style import FrameStyle
+from txl_ts.frames.wide import base_ids, check_targets, read_wide, wide_frame, wide_id_frame
 from txl_ts.frames.write import id_frame, long_frame
 
 __all__ = [
@@ -24,15 +25,20 @@ __all__ = [
     "Freq",
     "Panel",
     "Roles",
+    "base_ids",
     "calendar_features",
     "check_calendar",
+    "check_targets",
     "id_frame",
     "long_frame",
     "parse_freq",
     "read_ahead",
     "read_long",
+    "read_wide",
     "rows_in",
     "run_of",
+    "wide_frame",
+    "wide_id_frame",
     "with_calendar",
     "with_static",
     "with_vocabulary",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -100,7 +100,14 @@ def with_calendar(panel: Panel, roles: Roles) -> Panel:
     return replace(panel, covariates=here, calendar=roles.calendar)
 
 
-def with_static(panel: Panel, static_df: object, roles: Roles, *, known: Mapping[SeriesId, FloatArray]) -> Panel:
+def with_static(
+    panel: Panel,
+    static_df: object,
+    roles: Roles,
+    *,
+    known: Mapping[SeriesId, FloatArray],
+    ids: Sequence[SeriesId] | None = None,
+) -> Panel:
     """Give each series of a panel its static values: those of ``static_df``, else those that were fitted.
 
     Parameters
@@ -112,6 +119,8 @@ def with_static(panel: Panel, static_df: object, roles: Roles, *, known: Mapping
     roles : Roles
     known : mapping of id to float32 array of shape (n_static,)
         Of series that were fitted.
+    ids : sequence of str or int, optional
+        Names of the series in ``static_df`` and ``known``, where they are not those of the panel.
 
     Raises
     ------
@@ -128,14 +137,15 @@ def with_static(panel: Panel, static_df: object, roles: Roles, *, known: Mapping
         return panel
     given = {} if static_df is None else _read_static(static_df, roles, style=panel.style)
     values = {**known, **given}
-    if absent := [name for name in panel.ids if name not in values]:
+    names = list(panel.ids if ids is None else ids)
+    if absent := list(dict.fromkeys(name for name in names if name not in values)):
         wanted = [*([] if panel.style.id_col is None else [panel.style.id_col]), *roles.static]
         what = "static_df has no row for" if given else "static_cols need static_df=…, and it is missing for"
         raise (FrameError if given else ParameterError)(
             f"{what} {counted(len(absent), 'series', 'series')}, such as {absent[:5]}. "
             f"Give one row per series with the columns {wanted}; null where a value is not known."
         )
-    static = np.array([values[name] for name in panel.ids], np.float32)
+    static = np.array([values[name] for name in names], np.float32)
     assert panel.covariates is not None
     return replace(panel, covariates=replace(panel.covariates, static=static))
 

@@ -108,6 +108,8 @@ class Panel:
         Columns beside the target.
     calendar : tuple of str
         Features of the stamp among them, the last columns of ``covariates.futr``.
+    targets : tuple of str
+        Target columns of a wide frame, whose series are named ``"id/target"``; empty for a long frame.
     """
 
     ids: tuple[SeriesId, ...]
@@ -123,6 +125,7 @@ class Panel:
     source: IntArray | None = None
     covariates: Covariates | None = None
     calendar: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
 
     @property
     def n_series(self) -> int:
