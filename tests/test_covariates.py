@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.oracles.covariates import Columns
 from tests.oracles.forecast import forecast as closed_form
 from txl_ts import TXLForecaster
+from txl_ts import model as model_module
 from txl_ts.errors import (
     ColumnError,
     ExportError,
@@ -283,6 +284,14 @@ def test_a_new_series_is_forecast_with_its_own_static_row(model, history, coming
     assert set(out.unique_id) == {"T1", "T2", "T3", "T9"}
     expected = model.predict(df=new, futr_df=futr, static_df=its)
     assert distance(out[out.unique_id == "T9"][VALUES], expected[VALUES]) < 1e-5
+
+
+def test_a_long_horizon_is_read_in_parts_to_the_same_numbers(covered, history, coming, monkeypatch):
+    whole = pd.concat([history, coming], ignore_index=True)
+    expected = covered.cross_validation(whole, n_windows=9, use_fitted=True)
+    monkeypatch.setattr(model_module, "_STEPS_AT_ONCE", 20)
+    got = covered.cross_validation(whole, n_windows=9, use_fitted=True)
+    assert distance(got[VALUES], expected[VALUES]) < 1e-6
 
 
 def test_rows_of_a_short_gap_are_missing_and_keep_their_calendar(model, history, coming):

@@ -84,7 +84,8 @@ class ModelConfig:
         check_choice("scaler", self.scaler, SCALERS)
         check_choice("memory", self.memory, MEMORIES)
         for name in _KINDS:
-            kinds = tuple(check_integer(name, kind, at_least=-1) for kind in getattr(self, name))
+            least = -1 if name == "futr_kinds" else 0
+            kinds = tuple(check_integer(name, kind, at_least=least) for kind in getattr(self, name))
             object.__setattr__(self, name, kinds)
 
     @property

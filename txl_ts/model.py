@@ -33,6 +33,8 @@ TorchState = dict[str, Tensor]
 
 # Width of the network that reads the rows ahead.
 _KNOWN_WIDTH = 32
+# Rows × steps ahead that it reads at once where no gradient is needed: a long horizon would else fill the memory.
+_STEPS_AT_ONCE = 200_000
 
 
 @dataclass(frozen=True)
@@ -280,8 +282,14 @@ class TXLModel(nn.Module):
         """Quantiles in deviations; ``known`` is of the rows ahead already where nothing is picked."""
         if self.known_ahead is None or known is None:
             return self.head(hidden, centre)
-        ahead = known if picked is None else self._ahead_of(known, picked)
-        return self.head(hidden, centre + self.linear_path.ahead(ahead), self.known_ahead(hidden, ahead))
+        n = hidden.shape[1]
+        size = n if torch.is_grad_enabled() else max(_STEPS_AT_ONCE // (len(hidden) * self.config.h), 1)
+        moved, more = [], []
+        for first in range(0, n, size):
+            ahead = known if picked is None else self._ahead_of(known, picked[first : first + size])
+            moved.append(self.linear_path.ahead(ahead))
+            more.append(self.known_ahead(hidden[:, first : first + size], ahead))
+        return self.head(hidden, centre + torch.cat(moved, dim=1), torch.cat(more, dim=1))
 
     def _ahead_of(self, known: Tensor, picked: Tensor) -> Tensor:
         return known[:, picked[:, None] + torch.arange(1, self.config.h + 1, device=known.device)]

@@ -44,7 +44,7 @@ VALENCIA_H, VALENCIA_SEASON, VALENCIA_VALIDATION = 24, 24, 60 * 24
 POLLUTANTS = ("so2", "co", "no2", "pm10", "o3", "pm2.5")
 LOOK_BACKS = MappingProxyType({"victoria": 14 * DAY, "valencia": 14 * 24})
 KNOTS = (0.25, 0.5, 0.75, 0.9)
-PARAMS = MappingProxyType({"d_model": 32})
+PARAMS = MappingProxyType({"d_model": 32, "max_epochs": 5, "quantiles": (0.5,)})
 
 COLUMNS = MappingProxyType(
     {

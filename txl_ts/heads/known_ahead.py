@@ -6,9 +6,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-# Rows × steps that are held at once where no gradient is needed: a horizon of hundreds would else fill the memory.
-_AT_ONCE = 100_000
-
 
 class KnownAhead(nn.Module):
     """Corrections of the head's raw outputs, per step ahead, from the columns that are known there.
@@ -53,11 +50,5 @@ class KnownAhead(nn.Module):
         -------
         Tensor of shape (B, n, h, C, Q)
         """
-        n = hidden.shape[1]
-        size = n if torch.is_grad_enabled() else max(_AT_ONCE // (len(hidden) * known.shape[2]), 1)
-        parts = [self._some(a, b) for a, b in zip(hidden.split(size, dim=1), known.split(size, dim=1), strict=True)]
-        return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
-
-    def _some(self, hidden: Tensor, known: Tensor) -> Tensor:
         mixed = F.gelu(self.projection(known) + self.context(hidden)[:, :, None] + self.step)
         return self.out(F.gelu(self.inner(mixed))).unflatten(-1, self.shape)
