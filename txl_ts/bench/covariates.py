@@ -57,7 +57,6 @@ COLUMNS = MappingProxyType(
         "ratio": "test MAE / TXL",
         "n_seeds": "seeds",
         "n_parameters": "parameters",
-        "train_s": "training, s",
     }
 )
 
