@@ -522,9 +522,8 @@ def _verdicts(table: list[dict[str, Any]]) -> list[str]:
         )
     best, ridge = (found.get((VICTORIA, f"{name}, temperature, holiday, calendar")) for name in ("TXL", "ridge"))
     if best and ridge:
-        notes.append(
-            f"With all columns TXL has {100 * (best / ridge - 1):+.1f} % of the error of the ridge with the same."
-        )
+        gap = 100 * (best / ridge - 1)
+        notes.append(f"With all columns the error of TXL differs from that of the ridge with the same by {gap:+.1f} %.")
     raw, filled = (found.get((VALENCIA, name)) for name in ("TXL", "TXL, holes filled forward"))
     if raw and filled:
         notes.append(f"Holes as they are, instead of filled forward: error {100 * (raw / filled - 1):+.1f} %.")
