@@ -22,6 +22,7 @@ from txl_ts.errors import (
 )
 from txl_ts.runtime import StreamSession
 from txl_ts.runtime.contract import read_contract
+from txl_ts.runtime.engine import Engine
 from txl_ts.runtime.rows import read_rows
 from txl_ts.store import Bundle, save
 
@@ -493,21 +494,36 @@ def test_a_refused_row_leaves_every_stream_as_it_was(session, tmp_path, given, e
     session.step({"good": row(), "new": row(), "bad": row()})
 
 
-def test_a_run_that_fails_leaves_every_stream_as_it_was(session, tmp_path, monkeypatch):
-    session.step({"a": rows([1.0] * 9)})
-    before, run, calls = kept(session, tmp_path), session._engine.run, []
+@pytest.mark.parametrize("width", [1, 64])
+def test_a_run_that_fails_leaves_every_stream_as_it_was(graph, tmp_path, monkeypatch, width):
+    left = []  # runs until one fails
 
-    def failing(feed):
-        calls.append(1)
-        if len(calls) == 2:
-            raise RuntimeError("out of memory")
-        return run(feed)
+    def failing(call):
+        def run(*given):
+            if left:
+                left[0] -= 1
+                if left[0] < 0:
+                    raise RuntimeError("out of memory")
+            return call(*given)
 
-    monkeypatch.setattr(session._engine, "run", failing)
-    with pytest.raises(RuntimeError, match="out of memory"):
-        session.step({"a": rows([1.0], 9), "b": rows([1.0, 2.0])})
-    assert session.streams == ("a",)
-    assert kept(session, tmp_path) == before
+        return run
+
+    monkeypatch.setattr(Engine, "run", failing(Engine.run))
+    bind = Engine.bind
+    monkeypatch.setattr(Engine, "bind", lambda *given: failing(bind(*given)))
+    monkeypatch.setattr("txl_ts.runtime.fleet._width", lambda contract: width)
+    session = StreamSession(graph)
+    session.step({"a": rows([1.0] * 9), "c": rows([1.0] * 9)})
+    before = kept(session, tmp_path)
+    call = {"a": rows([1.0], 9), "b": rows([1.0, 2.0]), "c": rows([2.0], 9)}
+    for n in range(2 if width == 64 else 3):
+        left[:] = [n]
+        with pytest.raises(RuntimeError, match="out of memory"):
+            session.step(call)
+        left.clear()
+        assert session.streams == ("a", "c")
+        assert kept(session, tmp_path) == before
+    session.step(call)
 
 
 @pytest.mark.parametrize(
