@@ -41,30 +41,6 @@ def model(fitted):
     return fitted._model
 
 
-@pytest.fixture(scope="session")
-def graph(fitted, tmp_path_factory):
-    path = tmp_path_factory.mktemp("graph") / "demand.onnx"
-    fitted.export_onnx(path)
-    return path
-
-
-@pytest.fixture(scope="session")
-def changed(graph):
-    """Give the graph's bytes with another contract."""
-
-    def change(edit):
-        proto = onnx.load(graph)
-        (entry,) = [entry for entry in proto.metadata_props if entry.key == "txl_ts.contract"]
-        document = json.loads(entry.value)
-        new = edit(document)
-        if new is None:
-            new = json.dumps(document)
-        entry.value = new
-        return proto.SerializeToString()
-
-    return change
-
-
 @pytest.fixture
 def session(graph):
     return StreamSession(graph)

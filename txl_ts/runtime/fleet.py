@@ -3,6 +3,7 @@
 No stream is worked on by two threads at once: :mod:`.turns` sees to it. The lock is held for bookkeeping only, never
 while the graph runs.
 """
+
 from __future__ import annotations
 
 import difflib
