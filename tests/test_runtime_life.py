@@ -144,7 +144,7 @@ def test_streams_without_times_are_swapped_too(graph, retrained):
 
 
 def test_no_row_is_lost_or_answered_twice_while_a_swap_runs(graph, retrained, fitted):
-    """One thread feeds, one swaps: each row has one answer, the old model's or the new one's, and the old come first."""
+    """One thread feeds, one swaps: each row has one answer, the old model's or, later, the new one's."""
     model, path = retrained
     n_streams, n_rows = 4, 400
     x, session = walks(n_streams, n_rows), StreamSession(graph)
@@ -160,7 +160,7 @@ def test_no_row_is_lost_or_answered_twice_while_a_swap_runs(graph, retrained, fi
                 switched.wait(60)
 
     def swap():
-        session.swap(path, history={i: rows(x[i, :20]) for i in range(n_streams)})
+        session.swap(path, history={i: rows(x[i, :55]) for i in range(n_streams)})
         switched.set()
 
     swapping = threading.Thread(target=swap)
@@ -236,7 +236,7 @@ def test_after_settling_there_is_no_way_back(graph, retrained):
 
 
 def test_a_journal_is_let_go_once_it_is_too_long(graph, retrained, monkeypatch):
-    monkeypatch.setattr("txl_ts.runtime.session.MOST_ROWS", 3)
+    monkeypatch.setattr("txl_ts.runtime.swapping.MOST_ROWS", 3)
     session = StreamSession(graph)
     session.step({"a": 1.0})
     session.swap(retrained[1])
@@ -254,7 +254,7 @@ def test_a_model_of_other_streams_is_refused_and_the_old_one_goes_on(graph, chan
     other = changed(lambda d: d["inputs"][0]["channels"][0].update(name="load"))
     with pytest.raises(StateError, match=r"the new model has channels=\('load',\), the streams have \('y',\)"):
         session.swap(other)
-    with pytest.raises(StateError, match="the new model could not walk the rows: .*not a whole number of steps"):
+    with pytest.raises(StampError, match="not a whole number of steps"):
         session.swap(retrained[1], history={0: {"time": [T0 - HOUR - 5], "values": {"y": [1.0]}}})
     session.swap(retrained[1], shadow=True)
     with pytest.raises(StateError, match="another swap is under way"):
@@ -381,7 +381,9 @@ def test_a_session_is_verified_against_the_model(graph, fitted):
 
 def test_another_model_is_found_out(graph, fitted, retrained):
     session = StreamSession(graph)
-    with pytest.raises(ExportError, match=r"differ from the function's by .* more than 1\.0e-05 \(1 streams, call 0"):
+    with pytest.raises(
+        ExportError, match=r"differ from the function's by .* more than 1\.0e-05 \(1 streams, call \d of"
+    ):
         session.verify(as_function(retrained[0]), init=fitted._model.init_state)
     with pytest.raises(ExportError, match=r"gives y of shape \(1, 1, 1\), the graph \(1, 1, 3, 1, 3\)"):
         session.verify(lambda x, state: (x, state))

@@ -24,8 +24,8 @@ toy (
   float[1, 4] width = {1, 2, 3, 4}, float[3] levels = {-1, 0, 1}, float zero = {0}, float half = {0.5},
   int32 i_zero = {0}, int32 i_one = {1}, int32 i_two = {2}, int32 i_four = {4}, int32 i_six = {6},
   int32[1, 6] slots = {0, 1, 2, 3, 4, 5}, int64 l_zero = {0}, int64 l_one = {1},
-  int64[1] axis_one = {1}, int64[1] axis_two = {2}, int64[2] both = {1, 2}, int64[3] all = {1, 2, 3}, int64[2] late = {3, 4},
-  int64[5] out = {1, 1, 2, 1, 3},
+  int64[1] axis_one = {1}, int64[1] axis_two = {2}, int64[2] both = {1, 2}, int64[3] all = {1, 2, 3},
+  int64[2] late = {3, 4},  int64[5] out = {1, 1, 2, 1, 3},
   int64[1] first = {0}, int64[1] second = {1}, int64[1] third = {2}
 > {
   fresh = Greater (start, i_zero)

@@ -25,6 +25,7 @@ from txl_ts.runtime.kept import Kept, Record
 from txl_ts.runtime.lanes import Lanes, Shelves
 from txl_ts.runtime.names import StreamName
 from txl_ts.runtime.plan import Place, Plan, plan
+from txl_ts.runtime.ring import ring_of
 from txl_ts.runtime.rows import Rows
 from txl_ts.runtime.table import Table
 
@@ -93,7 +94,8 @@ class Fleet:
     def __init__(self, manner: Manner, one: Manner | None = None) -> None:
         self.manner, self.one = manner, one
         self.contract: Contract = manner.steps.contract
-        rings = () if manner.ring is None else manner.ring.axes
+        ring = ring_of(self.contract)  # as a file has it, whatever came of trying it
+        rings = () if ring is None else ring.axes
         self.small = [i for i in range(len(self.contract.specs)) if i not in rings]
         self.lock = threading.Lock()
         self.lanes: dict[StreamName, int] = {}

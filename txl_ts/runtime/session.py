@@ -23,14 +23,15 @@ from txl_ts.runtime.names import StreamName, checked_name
 from txl_ts.runtime.opening import open_fleet
 from txl_ts.runtime.result import STATUSES, StepColumns, StepResult
 from txl_ts.runtime.rows import Rows
-from txl_ts.runtime.swap import MOST_ROWS, Event, Shadow, build, check_alike
+from txl_ts.runtime.swap import Event
+from txl_ts.runtime.swapping import Swapping
 from txl_ts.runtime.turns import Turns
 from txl_ts.runtime.verify import verify
 
 _WARM_BATCH = 64
 
 
-class StreamSession:
+class StreamSession(Swapping):
     """Named streams that each carry their own memory through one graph.
 
     A call takes rows of any of the streams and gives their forecasts; names that are new begin by themselves. A call is
@@ -95,16 +96,11 @@ class StreamSession:
         self._idle = eviction.native_span(idle, contract=fleet.contract)
         self._swept_at: int | None = None
         self._turns, self._counters = Turns(), Counters()
-        self._shadow: Shadow | None = None
+        self._shadow = None
         self._is_switched = False
 
     def _open(self, model: Any) -> Fleet:
         return open_fleet(model, **self._how)
-
-    @property
-    def contract(self) -> Contract:
-        """What the graph's metadata promise; ``contract.document`` is the whole of it."""
-        return self._fleet.contract
 
     @property
     def streams(self) -> tuple[StreamName, ...]:
@@ -351,148 +347,6 @@ class StreamSession:
                 raise StateError("a swap is under way. Call `switch()` or `roll_back()` first.")
             fleet.replace(saved, arrays)
             self._shadow, self._is_switched = None, False
-
-    # -- new weights ------------------------------------------------------------------------------------------------
-
-    def swap(
-        self,
-        model: Any,
-        *,
-        history: Any = None,
-        shadow: bool = False,
-        id_col: str = "unique_id",
-        time_col: str = "ds",
-    ) -> dict[str, Any]:
-        """Move all streams to new weights while other threads go on stepping: no row is lost, none is answered twice.
-
-        The new model walks the history of each stream, then the rows that this session kept of it, then what came in
-        the meantime. Then it answers, at once for all streams. The old one can come back: see :meth:`roll_back`.
-
-        Parameters
-        ----------
-        model : path or bytes
-            Another graph, for the same channels and grid.
-        history : mapping or frame, optional
-            As :meth:`warm` takes it; rows that the session kept itself are used in its stead. Without times, it has to
-            end with the last row before this call. Without it, streams are rebuilt from the kept rows: as many as the
-            recurrent memory reaches back, so look-back and normaliser know less than they would.
-        shadow : bool
-            Do not switch: from now on the new model walks along with each call, and :meth:`shadow_report` compares,
-            until :meth:`switch` or :meth:`roll_back`.
-        id_col, time_col : str
-            Names of the history's columns.
-
-        Returns
-        -------
-        dict
-            ``streams``, ``rows`` that were walked, ``seconds``, and ``without_history``: streams with no row to walk.
-
-        Raises
-        ------
-        StateError
-            If channels or time differ, another swap is under way, or the new model cannot walk the rows. The session
-            goes on with the old one.
-        """
-        began = time.perf_counter()
-        fleet = self._open(model)
-        check_alike(self.contract, fleet.contract)
-        by_name = (
-            {} if history is None else read_history(history, contract=fleet.contract, id_col=id_col, time_col=time_col)
-        )
-        with self._turns.of_all():
-            if self._shadow is not None and not self._is_switched:
-                raise StateError("another swap is under way. Call `switch()` or `roll_back()` first.")
-            follower = self._shadow = Shadow(fleet)
-            self._is_switched = False
-            kept = {name: self._fleet.recent(name) for name in self._fleet.names}
-        try:
-            n_rows = build(fleet, kept, by_name)
-            follower.walk_journal()
-            with self._turns.of_all():
-                follower.walk_journal()
-                follower.journal = None
-                if not shadow:
-                    self._switch(follower)
-        except BaseException as error:
-            with self._turns.of_all():
-                self._shadow = None
-            if isinstance(error, TxlError):
-                raise StateError(
-                    f"the new model could not walk the rows: {error} The session goes on as it was."
-                ) from error
-            raise
-        without = sum(not len(rows.values) and name not in by_name for name, (_, rows) in kept.items())
-        seconds = time.perf_counter() - began
-        return {"streams": len(kept), "rows": n_rows, "seconds": seconds, "without_history": without}
-
-    def shadow_report(self) -> dict[str, Any]:
-        """Compare the new model with the old one over the rows since ``swap(…, shadow=True)``.
-
-        Returns
-        -------
-        dict
-            ``rows``; ``median_change``, the mean change of the median in units of the old outer band;
-            ``largest_change``, in units of the target; ``coverage_old`` and ``coverage_new`` of the outer quantiles.
-
-        Raises
-        ------
-        StateError
-            If nothing walks along, or it could not.
-        """
-        return self._followed().report()
-
-    def switch(self) -> None:
-        """Let the new model answer from the next call on.
-
-        Raises
-        ------
-        StateError
-            If ``swap(…, shadow=True)`` was not called, or the new model could not walk along.
-        """
-        with self._turns.of_all():
-            self._switch(self._followed())
-
-    def roll_back(self) -> None:
-        """Give up the new model: the old one answers, and has seen all rows that came since.
-
-        Raises
-        ------
-        StateError
-            If there was no swap, or more than a million rows have come since the switch.
-        """
-        with self._turns.of_all():
-            shadow = self._shadow
-            if shadow is None:
-                raise StateError("there is nothing to go back to: no `swap` was made, or `settle` was called.")
-            if self._is_switched:
-                if shadow.journal is None or shadow.journal.is_over:
-                    raise StateError(
-                        f"more than {MOST_ROWS} rows have come since the switch, and the old model was let go. "
-                        "Swap to its graph instead, with a history."
-                    )
-                shadow.walk_journal()
-                self._fleet = shadow.fleet
-            self._shadow, self._is_switched = None, False
-
-    def settle(self) -> None:
-        """Let the old model go after a switch; it and the rows since then take memory until this is called."""
-        with self._turns.of_all():
-            if self._is_switched:
-                self._shadow, self._is_switched = None, False
-
-    def _followed(self) -> Shadow:
-        shadow = self._shadow
-        if shadow is None or shadow.journal is not None:
-            raise StateError("no new model walks along. Call `swap(model, shadow=True)` first.")
-        if shadow.error is not None:
-            raise StateError(
-                f"the new model could not walk along: {shadow.error} Call `roll_back()`."
-            ) from shadow.error
-        return shadow
-
-    def _switch(self, follower: Shadow) -> None:
-        self._shadow = Shadow(self._fleet, most_rows=MOST_ROWS)
-        self._fleet, self._is_switched = follower.fleet, True
 
     # -- looking at it ----------------------------------------------------------------------------------------------
 

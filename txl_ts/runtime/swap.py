@@ -74,15 +74,16 @@ class Shadow:
 
     Attributes
     ----------
-    fleet : Fleet
+    fleet : Fleet or None
+        None while it is not there yet.
     journal : Journal or None
         None once the fleet walks with each call.
     error : TxlError or None
         Why it does not follow any more.
     """
 
-    def __init__(self, fleet: Fleet, *, most_rows: int | None = None) -> None:
-        self.fleet = fleet
+    def __init__(self, *, most_rows: int | None = None) -> None:
+        self.fleet: Fleet | None = None
         self.error: TxlError | None = None
         self.journal: Journal | None = Journal(most_rows=most_rows)
         self._lock = threading.Lock()
@@ -94,19 +95,19 @@ class Shadow:
         if self.journal is not None:
             self.journal.note(event)
             return
-        if self.error is not None:
+        if self.error is not None or (fleet := self.fleet) is None:
             return
         try:
             if event.columns is None or answer is None or contract is None:
-                event.on(self.fleet)
+                event.on(fleet)
             else:
-                self._compare(answer, self.fleet.take(event.columns, wants_all=False), contract)
+                self._compare(answer, fleet.take(event.columns, wants_all=False), contract, fleet.contract)
         except TxlError as error:
             self.error = error  # the call itself went well
 
     def walk_journal(self) -> None:
         """Do again what happened, until nothing is left."""
-        while self.journal is not None and (events := self.journal.taken()):
+        while self.fleet is not None and self.journal is not None and (events := self.journal.taken()):
             for event in events:
                 event.on(self.fleet)
 
@@ -120,8 +121,7 @@ class Shadow:
                 **{f"coverage_{who}": k / n if n else None for who, (k, n) in self._covered.items()},
             }
 
-    def _compare(self, old: Answer, new: Answer, contract: Contract) -> None:
-        mine = self.fleet.contract
+    def _compare(self, old: Answer, new: Answer, contract: Contract, mine: Contract) -> None:
         h = min(contract.horizon, mine.horizon)
         a = old.y[:, :h, :, contract.quantiles.index(0.5)].astype(np.float64)
         b = new.y[:, :h, :, mine.quantiles.index(0.5)]

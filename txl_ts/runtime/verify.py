@@ -123,4 +123,4 @@ def _zeros(fleet: Fleet) -> Callable[[int], State]:
 
 
 def _arrays(state: Mapping[str, Any]) -> State:
-    return {name: np.array(value) for name, value in state.items()}
+    return {name: np.asarray(value).copy() for name, value in state.items()}
