@@ -9,15 +9,17 @@ import torch
 from txl_ts.errors import ParameterError, ShapeError, StampError, TxlWarning
 from txl_ts.runtime import StreamSession
 from txl_ts.runtime.desk import Desk, Manner
-from txl_ts.runtime.engine import Engine
+from txl_ts.runtime.fleet import Fleet
 from txl_ts.runtime.lanes import Shelves
+from txl_ts.runtime.manner import manner_of
+from txl_ts.runtime.resident import Resident
 from txl_ts.runtime.turns import Turns
 from txl_ts.state import TensorSpec
 
 pytest.importorskip("onnx", reason="onnx is not installed")
-pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 
-from tests.oracles.ring_graph import ring_forecasts, ring_graph
+from tests.oracles.ring_graph import ring_forecasts, ring_graph  # noqa: E402 - needs onnx
 
 HOUR = 3600 * 10**9
 T0 = 473_353 * HOUR
@@ -215,9 +217,109 @@ def test_a_graph_whose_writes_disturb_its_reads_is_copied_with_one_warning():
         np.testing.assert_array_equal(a[0].forecasts, b[0].forecasts)
 
 
+# ---------------------------------------------------------------------------------------------------------- on a device
+
+
+def on_device(graph, **how):
+    """A session whose state stays in the buffers of its device, whatever that is."""
+    session = StreamSession(graph, **how)
+    session._begin(Fleet(session._fleet.manner, stays_on_device=True))
+    return session
+
+
+def test_state_that_stays_on_the_device_gives_the_same_numbers(graph, tmp_path):
+    """Two sets of buffers in turn, on the CPU's own device; subsets, catch-up, resets, forks and files in between."""
+    here, there, x, rng = StreamSession(graph), on_device(graph), walks(6, 120), np.random.default_rng(0)
+    at = np.zeros(6, int)
+    for turn in range(60):
+        chosen = list(range(6)) if turn % 4 else rng.permutation(6)[: rng.integers(1, 7)].tolist()
+        lengths = {i: 1 if turn % 7 else int(rng.integers(1, 4)) for i in chosen}
+        rows = {i: {"values": {"y": x[i, at[i] : at[i] + n]}} for i, n in lengths.items()}
+        a, b = here.step(rows), there.step(rows)
+        for i, n in lengths.items():
+            # One stream alone runs in place here, in a set there: the same graph, the same numbers.
+            np.testing.assert_array_equal(a[i].forecasts, b[i].forecasts)
+            at[i] += n
+        if turn == 20:
+            for session in (here, there):
+                session.reset(2)
+                session.copy(3, "fork")
+                session.step({"fork": 7.0})
+                session.close("fork")
+        if turn == 40:
+            for session in (here, there):
+                session.snapshot(tmp_path / f"{session is here}.txl")
+            assert (tmp_path / "True.txl").read_bytes() == (tmp_path / "False.txl").read_bytes()
+            there.restore(tmp_path / "True.txl")
+
+
+def test_buffers_of_the_device_are_read_and_written_in_turn(graph):
+    session = on_device(graph)
+    session.step({0: 1.0, 1: 2.0})
+    store = session._fleet.store
+    (resident,) = store._by_lanes.values()
+    first, second = ([value.numpy().copy() for value in one] for one in resident._sets)
+    session.step({0: 1.0, 1: 2.0})
+    for before, value in zip(second, resident._sets[1], strict=True):
+        np.testing.assert_array_equal(before, value.numpy())  # was read
+    assert any((before != value.numpy()).any() for before, value in zip(first, resident._sets[0], strict=True))
+    assert (store.shelves[0][0] == 0).all()  # nothing came home
+
+
+def test_a_call_that_fails_on_the_device_changes_nothing(graph, monkeypatch):
+    session, twin = on_device(graph), StreamSession(graph)
+    for each in (session, twin):
+        each.step({0: 1.0, 1: 2.0})
+    with monkeypatch.context() as patch:
+        patch.setattr(Resident, "commit", lambda resident: None)
+        real = Resident.row
+
+        def failing(resident, *given):
+            real(resident, *given)
+            raise MemoryError
+
+        patch.setattr(Resident, "row", failing)
+        with pytest.raises(MemoryError):
+            session.step({0: 9.0, 1: 9.0, 2: 9.0})
+        with pytest.raises(MemoryError):
+            session.step({0: 9.0, 1: 9.0})
+    a, b = (each.step({0: 3.0, 1: 4.0}) for each in (session, twin))
+    for i in range(2):
+        np.testing.assert_array_equal(a[i].forecasts, b[i].forecasts)
+
+
+def test_sets_beyond_the_most_come_home(graph, monkeypatch):
+    monkeypatch.setattr("txl_ts.runtime.resident._MOST_SETS", 2)
+    here, there, x = StreamSession(graph), on_device(graph), walks(5, 12)
+    for t in range(12):
+        for i in range(5):
+            a, b = (session.step({i: float(x[i, t])}) for session in (here, there))
+            np.testing.assert_array_equal(a[i].forecasts, b[i].forecasts)
+    assert len(there._fleet.store._by_lanes) == 2
+
+
 def test_in_place_is_for_the_cpu_alone(monkeypatch):
-    monkeypatch.setattr(Engine, "device", property(lambda engine: "cuda", lambda engine, value: None), raising=False)
-    assert not StreamSession(ring_graph(), providers="cpu")._fleet.manner.in_place
+    engine = StreamSession(ring_graph())._fleet.manner.steps
+    engine.device = "cuda"  # device buffers are never aliased
+    assert not manner_of(engine, where="the graph").in_place
+
+
+@pytest.mark.parametrize("cuda_graph", [False, True])
+def test_a_gpu_gives_the_same_numbers(graph, cuda_graph):
+    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+        pytest.skip("onnxruntime has no CUDA here")
+    here, there, x = StreamSession(graph, providers="cpu"), None, walks(4, 60)
+    there = StreamSession(graph, providers="cuda", cuda_graph=cuda_graph)
+    assert there._fleet._stays_on_device
+    for t in range(60):
+        a, b = (session.step({i: float(x[i, t]) for i in range(4)}) for session in (here, there))
+        for i in range(4):
+            np.testing.assert_allclose(a[i].forecasts, b[i].forecasts, rtol=1e-4, atol=1e-3)  # TF32, other sums
+
+
+def test_a_cuda_graph_without_cuda_is_refused(graph):
+    with pytest.raises(ParameterError, match="cuda_graph=True needs CUDAExecutionProvider, but the providers are"):
+        StreamSession(graph, providers="cpu", cuda_graph=True)
 
 
 # ---------------------------------------------------------------------------------------------------------- two graphs

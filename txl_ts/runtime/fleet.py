@@ -20,11 +20,13 @@ from txl_ts.runtime.catchup import Walk, run_walks, walk_of
 from txl_ts.runtime.columns import Columns
 from txl_ts.runtime.contract import Contract
 from txl_ts.runtime.desk import Desk, Manner, Pending
+from txl_ts.runtime.engine import Engine
 from txl_ts.runtime.files import Saved
 from txl_ts.runtime.kept import Kept, Record
 from txl_ts.runtime.lanes import Lanes, Shelves
 from txl_ts.runtime.names import StreamName
 from txl_ts.runtime.plan import Place, Plan, plan
+from txl_ts.runtime.resident import DeviceShelves, Resident
 from txl_ts.runtime.ring import ring_of
 from txl_ts.runtime.rows import Rows
 from txl_ts.runtime.table import Table
@@ -89,21 +91,33 @@ class Fleet:
     manner : Manner
     one : Manner, optional
         The same model for calls of one lane and one row.
+    stays_on_device : bool
+        Keep the state of streams that come together in buffers of the engine's device.
     """
 
-    def __init__(self, manner: Manner, one: Manner | None = None) -> None:
-        self.manner, self.one = manner, one
+    def __init__(self, manner: Manner, one: Manner | None = None, *, stays_on_device: bool = False) -> None:
+        self.manner, self.one, self._stays_on_device = manner, one, stays_on_device
         self.contract: Contract = manner.steps.contract
         ring = ring_of(self.contract)  # as a file has it, whatever came of trying it
         rings = () if ring is None else ring.axes
         self.small = [i for i in range(len(self.contract.specs)) if i not in rings]
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.lanes: dict[StreamName, int] = {}
         self.packed: dict[StreamName, tuple[Place, Record, bool]] = {}
         self.n_calls = 0
         self._desks: list[tuple[Desk, Desk | None]] = []
         self.width = _width(self.contract)
-        self._begin(Shelves(self.contract.specs))
+        self._begin(self._new_store())
+
+    def _new_store(self, arrays: list[NDArray[Any]] | None = None) -> Shelves:
+        specs, engine = self.contract.specs, self.manner.steps
+        store = Shelves(specs)
+        if self._stays_on_device:
+            assert isinstance(engine, Engine)
+            store = DeviceShelves(engine, specs, self.lock)
+        if arrays is not None:
+            store.put_up(arrays)
+        return store
 
     def _begin(self, store: Shelves) -> None:
         contract = self.contract
@@ -119,6 +133,10 @@ class Fleet:
     def has_records(self) -> bool:
         """True if a memory can be rebuilt from rows: it is made of rings."""
         return self.manner.ring is not None
+
+    def empty(self) -> Fleet:
+        """Give another fleet of the same graph, without streams."""
+        return Fleet(self.manner, self.one, stays_on_device=self._stays_on_device)
 
     @property
     def names(self) -> tuple[StreamName, ...]:
@@ -148,8 +166,14 @@ class Fleet:
         """Take in rows and forecast from them: all of them, or none and an error."""
         if self.packed and (back := [name for name in columns.names if name in self.packed]):
             self.unpack(back)
+        if isinstance(self.store, DeviceShelves):
+            with self.lock:
+                return self._take(columns, wants_all=wants_all)
         if len(columns.names) == 1 and (answer := self._take_one(columns)) is not None:
             return answer
+        return self._take(columns, wants_all=wants_all)
+
+    def _take(self, columns: Columns, *, wants_all: bool) -> Answer:
         work = self._planned(columns)
         if not columns.names:
             return work.answer
@@ -159,7 +183,7 @@ class Fleet:
             self._make_room(self.store.n_lanes)
         desks = self._taken_desks()
         try:
-            pending, after = self._run(work, desks)
+            pending, residents, after = self._run(work, desks)
         except BaseException:
             with self.lock:
                 self.store.give_back(taken)
@@ -168,6 +192,8 @@ class Fleet:
             self._desks.append(desks)
         for part in pending:
             part.commit(self.store, self.manner.ring)
+        for resident in residents:
+            resident.commit()
         with self.lock:
             self._commit(work, after)
             self.lanes.update(zip([columns.names[i] for i in new.tolist()], taken.tolist(), strict=True))
@@ -276,27 +302,35 @@ class Fleet:
         n_kept = self.kept.n_needed if self.has_records else 0
         work.walks[i] = walk_of(one, longest=self.contract.longest, n_kept=n_kept)
 
-    def _run(self, work: _Work, desks: tuple[Desk, Desk | None]) -> tuple[list[Pending], list[NDArray[Any]]]:
+    def _run(
+        self, work: _Work, desks: tuple[Desk, Desk | None]
+    ) -> tuple[list[Pending], list[Resident], list[NDArray[Any]]]:
         """Run the graph; nothing is written yet that a stream would notice."""
-        pending, answer, width = [], work.answer, self.width
+        answer, width = work.answer, self.width
+        pending: list[Pending] = []
+        residents: list[Resident] = []
         single = np.array([i for i in range(len(work.lanes)) if i not in work.walks]) if work.walks else None
         n = len(work.lanes) if single is None else len(single)
         for first in range(0, n, width):
             part: Any = slice(first, first + width) if single is None else single[first : first + width]
             lanes = work.lanes[part]
+            if isinstance(self.store, DeviceShelves):
+                residents.append(self.store.resident(lanes))
+                answer.y[part] = residents[-1].row(work.x[part], work.start[part])
+                continue
             desk = desks[1] if len(lanes) == 1 and desks[1] is not None else desks[0]
             y = answer.y[part]
             pending.append(desk.row(self.store, lanes, work.x[part], work.start[part], is_anew=work.is_anew, y=y))
             if single is not None:
                 answer.y[part] = y
         if not work.walks:
-            return pending, []
+            return pending, residents, []
         walks = list(work.walks.values())
         state = self.store.gather(work.lanes[list(work.walks)])
         after = run_walks(self.manner.steps, walks, state, small=self.small, width=width)
         for i, walk in work.walks.items():
             answer.y[i] = walk.outputs[-1][-1]
-        return pending, after
+        return pending, residents, after
 
     def _commit(self, work: _Work, after: list[NDArray[Any]]) -> None:
         answer, lanes, table = work.answer, work.lanes, self.table
@@ -511,7 +545,7 @@ class Fleet:
         """Put the streams of a file in place of all; ``arrays`` are theirs from now on."""
         names, n_whole = [*saved.places, *saved.records], len(saved.places)
         with self.lock:
-            self._begin(Shelves.of(self.contract.specs, arrays))
+            self._begin(self._new_store(arrays))
             self._desks.clear()  # they are bound to the shelves that were
             lanes = np.arange(len(names))
             self.lanes = dict(zip(names, lanes.tolist(), strict=True))

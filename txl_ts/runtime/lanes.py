@@ -33,14 +33,11 @@ class Shelves:
         self._free: list[int] = []
         self._is_sorted = True
 
-    @classmethod
-    def of(cls, specs: Sequence[TensorSpec], arrays: Sequence[NDArray[Any]]) -> Shelves:
-        """Make one shelf whose lanes are all taken and hold ``arrays``, which it owns from now on."""
-        out = cls(specs)
+    def put_up(self, arrays: Sequence[NDArray[Any]]) -> None:
+        """Put up a shelf whose lanes are all taken and hold ``arrays``, which it owns from now on."""
         if len(arrays[0]):
-            out.shelves.append(list(arrays))
-            out._ends.append(len(arrays[0]))
-        return out
+            self._ends.append(self.n_lanes + len(arrays[0]))
+            self.shelves.append(list(arrays))
 
     @property
     def n_lanes(self) -> int:
@@ -50,7 +47,7 @@ class Shelves:
     def take(self, n: int) -> Lanes:
         """Give ``n`` lanes that nobody has, lowest first, with any finite content."""
         while len(self._free) < n:
-            self._put_up()
+            self._another()
         if not self._is_sorted:
             self._free.sort(reverse=True)
             self._is_sorted = True
@@ -116,7 +113,7 @@ class Shelves:
                 yield shelf, np.flatnonzero(here), lanes[here] - begin
             begin = end
 
-    def _put_up(self) -> None:
+    def _another(self) -> None:
         nbytes = max(1, state_nbytes(self._specs))
         least = max(1, min(_FIRST, _FIRST_BYTES // nbytes))
         n = min(max(least, self.n_lanes), max(least, _LARGEST_SHELF))

@@ -27,13 +27,13 @@ def open_fleet(
     """
     if isinstance(model, bytes):
         engine = Engine(model, where="the graph", providers=providers, threads=threads, cuda_graph=cuda_graph)
-        return Fleet(manner_of(engine, where="the graph"))
+        return Fleet(manner_of(engine, where="the graph"), stays_on_device=engine.device != "cpu")
     where, data = _read(model)
     engine = Engine(data, where=where, providers=providers, threads=threads, cuda_graph=cuda_graph)
     one = None
     if engine.contract.fixed is None:
         one = _one_row(Path(where), engine, providers=providers, threads=threads, cuda_graph=cuda_graph)
-    return Fleet(manner_of(engine, where=where), one)
+    return Fleet(manner_of(engine, where=where), one, stays_on_device=engine.device != "cpu")
 
 
 def fleet_of(steps: Steps) -> Fleet:

@@ -371,7 +371,7 @@ class StreamSession(Swapping):
     def verify(self, fn: Any, *, init: Any = None, bound: float = 1e-5, seed: int = 0) -> float:
         """Compare the graph, stepped as this session steps it, with a function; see :func:`~.verify.verify`."""
         fleet = self._fleet
-        return verify(lambda: Fleet(fleet.manner, fleet.one), fn, init=init, bound=bound, seed=seed)
+        return verify(fleet.empty, fn, init=init, bound=bound, seed=seed)
 
 
 def _columns_of(by_name: Mapping[StreamName, Rows], batch: list[StreamName], contract: Contract) -> Columns:
