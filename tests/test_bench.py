@@ -348,3 +348,21 @@ def test_the_variant_without_memory_sees_as_far_by_its_linear_path():
     assert dict(reset.params) == {"lookback": 96, "carry_memory": False}
     assert dict(off.params) == {"lookback": 504, "mem_len": 0}
     assert [variant.name for variant in (carried, reset, off)] == ["TXL", "TXL, memory reset", "TXL, memory off"]
+
+
+# -------------------------------------------------------------------------------------------------------------- fleets
+
+
+def test_the_fleet_table_tells_what_a_session_costs_beside_the_bare_graph():
+    for name in ("onnx", "onnxruntime", "onnxscript"):
+        pytest.importorskip(name, reason=f"{name} is not installed")
+    from txl_ts.bench import run_fleet
+
+    table = run_fleet(quick=True)
+    assert [row["what"] for row in table["rows"]] == ["1 of 1", "64 of 64", "1,024 of 1,024", "64 of 100, drawn anew"]
+    assert all(row["step_us"] > 0 and row["bare_us"] > 0 for row in table["rows"])
+    restored, compact, swapped = table["notes"]
+    assert "the next row is equal to the bit" in restored
+    assert "rows lost: 0" in swapped
+    assert float(compact.split(": ")[1].split(" KiB")[0]) < 16
+    assert "onnxruntime" in report.markdown(table)

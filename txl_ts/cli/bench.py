@@ -24,6 +24,7 @@ def bench_program() -> typer.Typer:
     program.command("m4")(m4)
     program.command("speed")(speed)
     program.command("step")(step)
+    program.command("fleet")(fleet)
     return program
 
 
@@ -75,6 +76,14 @@ def step(
 ) -> None:
     """Microseconds of one row through the exported graph."""
     _run("step", None, out, seeds=seeds, baselines_only=False, said={"seeds": (seeds, "0")})
+
+
+def fleet(
+    out: Out = RESULTS,
+    seeds: Annotated[str, typer.Option(help="The first draws weights and rows.", metavar="N")] = "0",
+) -> None:
+    """Thousands of streams in one session, beside the bare graph."""
+    _run("fleet", None, out, seeds=seeds, baselines_only=False, said={"seeds": (seeds, "0")})
 
 
 def whole_numbers(name: str, text: str) -> tuple[int, ...]:

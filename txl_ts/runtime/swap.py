@@ -25,6 +25,8 @@ from txl_ts.runtime.rows import Rows
 # Rows that the journal holds after a switch; the fleet that was can come back until then.
 MOST_ROWS = 1_000_000
 _BATCH = 64
+# How often the journal is walked beside the old fleet: each time it is shorter, unless rows come as fast as they can.
+_PASSES = 3
 
 
 @dataclass(frozen=True)
@@ -106,8 +108,10 @@ class Shadow:
             self.error = error  # the call itself went well
 
     def walk_journal(self) -> None:
-        """Do again what happened, until nothing is left."""
-        while self.fleet is not None and self.journal is not None and (events := self.journal.taken()):
+        """Do again what happened; what comes in the meantime stays for the next time."""
+        for _ in range(_PASSES):
+            if self.fleet is None or self.journal is None or not (events := self.journal.taken()):
+                return
             for event in events:
                 event.on(self.fleet)
 
