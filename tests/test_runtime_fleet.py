@@ -1,5 +1,8 @@
 """Fleets: where lanes lie, what a call writes, which graph it takes and which thread makes it change no number."""
 
+import os
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -497,6 +500,22 @@ def _take_all(turns, order):
 def _take_one(turns, order):
     with turns.of(["b"]):
         order.append("one")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_of_a_warm_session_goes_on(graph):
+    code = f"""
+import os
+from txl_ts.runtime import StreamSession
+session = StreamSession({str(graph)!r}, providers="cpu")
+session.step({{"a": 1.0, "b": 2.0}})
+child = os.fork()
+out = session.step({{"a": 3.0, "b": 4.0}})["a"].forecasts.tobytes()
+if not child:
+    os._exit(out[0])
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == out[0]
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
 def test_a_manner_without_rings_copies_whole_states(graph):

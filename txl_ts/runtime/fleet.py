@@ -423,6 +423,16 @@ class Fleet:
             del self.lanes[name]
             self.store.give_back([lane])
 
+    def is_idle(self, name: StreamName, *, before: int) -> bool:
+        """Tell whether a stream is there and its last row is older than a stamp."""
+        if name in self.packed:
+            last = self.packed[name][0].last
+        elif name in self.lanes:
+            last = self.table.place(self.lanes[name]).last
+        else:
+            return False
+        return last is not None and last < before
+
     def copy(self, name: StreamName, new: StreamName) -> None:
         """Fork a stream."""
         lane = self.lane(name)

@@ -284,8 +284,10 @@ class StreamSession(Swapping):
                 self._swept_at = newest
                 for name in eviction.idle_streams(fleet, before=newest - self._idle):
                     with self._turns.of([name]):
-                        if name in eviction.idle_streams(fleet, before=newest - self._idle):
-                            fleet.close(name)
+                        if self._fleet.is_idle(name, before=newest - self._idle):
+                            self._fleet.close(name)
+                            if self._shadow is not None:
+                                self._shadow.follow(Event(call="close", names=(name,)))
                             n += 1
         if self._max_streams is not None and (excess := len(fleet.lanes) - self._max_streams) > 0:
             for name in eviction.least_used(fleet, max(excess, self._max_streams // 16)):
