@@ -29,6 +29,7 @@ def bench_program() -> typer.Typer:
     program.command("step")(step)
     program.command("alarms")(alarms)
     program.command("coverage")(coverage)
+    program.command("fleet")(fleet)
     return program
 
 
@@ -126,6 +127,14 @@ def coverage(
     """Coverage of bands per step ahead, before and after calibration."""
     said = {"sets": (sets, _COVERAGE), "seeds": (seeds, "0")}
     _run("coverage", data, out, seeds=seeds, baselines_only=False, said=said, sets=tuple(sets.split(",")))
+
+
+def fleet(
+    out: Out = RESULTS,
+    seeds: Annotated[str, typer.Option(help="The first draws weights and rows.", metavar="N")] = "0",
+) -> None:
+    """Thousands of streams in one session, beside the bare graph."""
+    _run("fleet", None, out, seeds=seeds, baselines_only=False, said={"seeds": (seeds, "0")})
 
 
 def whole_numbers(name: str, text: str) -> tuple[int, ...]:
