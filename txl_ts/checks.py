@@ -175,6 +175,22 @@ def check_head(head_factory: Callable[..., nn.Module]) -> list[Check]:
     return _named("head", head_factory, _HEAD_CHECKS)
 
 
+def check_label_head(head_factory: Callable[..., nn.Module]) -> list[Check]:
+    """List the checks of a head for labels.
+
+    Parameters
+    ----------
+    head_factory : callable
+        ``head_factory(d_model=…, n_outputs=…)`` gives a module, called as ``module(hidden, centre) -> z``, with a
+        method ``outputs(z)``, like :class:`~txl_ts.heads.ClassHead` and :class:`~txl_ts.heads.ValueHead`.
+
+    Returns
+    -------
+    list of Check
+    """
+    return _named("label head", head_factory, _LABEL_HEAD_CHECKS)
+
+
 def check_session(
     session_factory: Callable[[], Session], *, n_channels: int = 1, tolerance: float = 1e-5
 ) -> list[Check]:
@@ -667,6 +683,84 @@ _HEAD_CHECKS = (
     _forecasts_move_with_the_centre,
     _an_output_sees_its_own_row_only,
     _head_inputs_stay_untouched,
+)
+
+# -- heads of labels --------------------------------------------------------------------------------------------------
+
+_N_OUTPUTS = 5
+
+
+def _label_head(factory: Callable[..., nn.Module], n_outputs: int = _N_OUTPUTS) -> Any:
+    return _randomised(factory(d_model=_D_MODEL, n_outputs=n_outputs))
+
+
+def _label_hidden(scale: float = 1.0, *, seed: int = 0, n_outputs: int = _N_OUTPUTS) -> tuple[Tensor, Tensor]:
+    hidden = _random(_N_LANES, _N_ROWS, _D_MODEL, seed=seed) * scale
+    return hidden, _random(_N_LANES, _N_ROWS, n_outputs, seed=seed + 1) * scale
+
+
+def _there_is_one_value_per_row_and_output(factory: Callable[..., nn.Module]) -> None:
+    for n_outputs in (1, 2, _N_OUTPUTS):
+        head = _label_head(factory, n_outputs)
+        z = head(*_label_hidden(n_outputs=n_outputs))
+        expected = (_N_LANES, _N_ROWS, n_outputs)
+        for name, found in (("the head", tuple(z.shape)), ("outputs()", tuple(head.outputs(z).shape))):
+            _require(found == expected, f"n_outputs={n_outputs}: {name} gives shape {found}, expected {expected}.")
+
+
+def _a_new_head_answers_by_the_centre_alone(factory: Callable[..., nn.Module]) -> None:
+    hidden, centre = _label_hidden()
+    same = torch.equal(factory(d_model=_D_MODEL, n_outputs=_N_OUTPUTS)(hidden, centre), centre)
+    _require(same, "before training, the answer is not that of the linear path alone.")
+
+
+def _answers_move_with_the_centre(factory: Callable[..., nn.Module]) -> None:
+    head, (hidden, centre) = _label_head(factory), _label_hidden()
+    moved = head(hidden, centre + 3.0) - head(hidden, centre)
+    _require(((moved - 3.0).abs() < 1e-4).all(), "adding 3 to the centre does not add 3 to every answer.")
+
+
+def _answers_and_gradients_of_huge_hidden_rows_are_finite(factory: Callable[..., nn.Module]) -> None:
+    for scale in (1e6, 1e12):
+        head = _label_head(factory)
+        hidden, centre = _label_hidden(scale)
+        found = head.outputs(head(hidden.requires_grad_(), centre))
+        _require(found.isfinite().all(), f"hidden rows of size {scale:.0e} give a non-finite answer.")
+        found.mean().backward()
+        grads = [hidden.grad, *(weight.grad for weight in head.parameters())]
+        finite = all(grad is None or bool(grad.isfinite().all()) for grad in grads)
+        _require(finite, f"hidden rows of size {scale:.0e} give a non-finite gradient.")
+
+
+def _an_answer_sees_its_own_row_only(factory: Callable[..., nn.Module]) -> None:
+    head, (hidden, centre), (others, other_centre) = _label_head(factory), _label_hidden(), _label_hidden(seed=50)
+    before = head.outputs(head(hidden, centre))
+    for name, here in (("row 3", (slice(None), 3)), ("lane 1", (1, slice(None)))):
+        changed, changed_centre = hidden.clone(), centre.clone()
+        changed[here], changed_centre[here] = others[here], other_centre[here]
+        after = head.outputs(head(changed, changed_centre))
+        own = torch.zeros(hidden.shape[:2], dtype=torch.bool)
+        own[here] = True
+        _require(torch.equal(after[~own], before[~own]), f"{name} changed, and so did the answer of another one.")
+
+
+def _label_head_inputs_stay_untouched(factory: Callable[..., nn.Module]) -> None:
+    inputs, head = _label_hidden(), _label_head(factory)
+    z = head(*inputs)
+    twin = z.clone()
+    head.outputs(z)
+    _require(torch.equal(z, twin), "'z' was changed in place.")
+    for name, tensor, other in zip(("hidden", "centre"), inputs, _label_hidden(), strict=True):
+        _require(torch.equal(tensor, other), f"{name!r} was changed in place.")
+
+
+_LABEL_HEAD_CHECKS = (
+    _there_is_one_value_per_row_and_output,
+    _a_new_head_answers_by_the_centre_alone,
+    _answers_move_with_the_centre,
+    _answers_and_gradients_of_huge_hidden_rows_are_finite,
+    _an_answer_sees_its_own_row_only,
+    _label_head_inputs_stay_untouched,
 )
 
 # -- sessions ---------------------------------------------------------------------------------------------------------
