@@ -71,3 +71,7 @@ class ShortSeriesWarning(TxlWarning):
 
 class CleanedDataWarning(TxlWarning):
     """Rows were moved, merged or skipped while a frame was read."""
+
+
+class RowOrderWarning(TxlWarning):
+    """Rows may be out of order, or belong to several series that nobody told apart."""
