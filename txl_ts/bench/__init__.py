@@ -9,7 +9,7 @@ from os import PathLike
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["BENCHES", "run_ett", "run_m4", "run_speed", "run_step"]
+__all__ = ["BENCHES", "run_ett", "run_m4", "run_speed", "run_step", "run_tabular"]
 
 
 def run_ett(data: str | PathLike[str], out: str | PathLike[str] | None = None, **settings: Any) -> dict[str, Any]:
@@ -94,8 +94,28 @@ def run_step(
     return _run("step", data, out, settings)
 
 
+def run_tabular(data: str | PathLike[str], out: str | PathLike[str] | None = None, **settings: Any) -> dict[str, Any]:
+    """Run the table of classes and values and write ``tabular.json`` and ``tabular.md``.
+
+    Parameters
+    ----------
+    data : path
+        Folder that holds ``occupancy/``, ``uea_small/`` and ``cmapss/``.
+    out : path, optional
+        Folder for the results; nothing is written without it.
+    **settings
+        Passed to :func:`txl_ts.bench.tabular.run`.
+
+    Returns
+    -------
+    dict
+        The table, as :mod:`txl_ts.bench.report` describes it.
+    """
+    return _run("tabular", data, out, settings)
+
+
 BENCHES: Mapping[str, Callable[..., dict[str, Any]]] = MappingProxyType(
-    {"ett": run_ett, "m4": run_m4, "speed": run_speed, "step": run_step}
+    {"ett": run_ett, "m4": run_m4, "speed": run_speed, "step": run_step, "tabular": run_tabular}
 )
 
 

@@ -24,6 +24,7 @@ def bench_program() -> typer.Typer:
     program.command("m4")(m4)
     program.command("speed")(speed)
     program.command("step")(step)
+    program.command("tabular")(tabular)
     return program
 
 
@@ -75,6 +76,19 @@ def step(
 ) -> None:
     """Microseconds of one row through the exported graph."""
     _run("step", None, out, seeds=seeds, baselines_only=False, said={"seeds": (seeds, "0")})
+
+
+def tabular(
+    data: Data,
+    out: Out = RESULTS,
+    seeds: Seeds = "0,1,2",
+    sets: Annotated[str, typer.Option(help="Data sets, of all by default.", metavar="NAME,…")] = "",
+    baselines_only: BaselinesOnly = False,
+) -> None:
+    """Classes and values: occupancy, UEA sets, remaining life."""
+    said = {"seeds": (seeds, "0,1,2"), "sets": (sets, "")}
+    settings: dict[str, Any] = {"sets": tuple(sets.split(","))} if sets else {}
+    _run("tabular", data, out, seeds=seeds, baselines_only=baselines_only, said=said, **settings)
 
 
 def whole_numbers(name: str, text: str) -> tuple[int, ...]:
