@@ -69,10 +69,17 @@ class TXLModel(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.memory = Fifo(mem_len=config.mem_len, stride=config.stride)
         self.backbone = Backbone(config)
+        self._add_outputs()
+
+    def _add_outputs(self) -> None:
+        """Draw the weights and add what turns hidden rows into forecasts."""
+        config = self.config
         self.linear_path = LinearPath(lookback=config.lookback, h=config.h)
-        self.apply(_init_weights)
+        self.apply(init_weights)
         # After the line above: the head starts at zero, so that the first forecast is the linear path's alone.
-        self.head = QuantileHead(d_model=config.d_model, h=config.h, n_channels=channels, quantiles=config.quantiles)
+        self.head = QuantileHead(
+            d_model=config.d_model, h=config.h, n_channels=config.n_channels, quantiles=config.quantiles
+        )
 
     def state_specs(self) -> tuple[TensorSpec, ...]:
         """Describe the state of one lane, in the order of the graph's names."""
@@ -240,7 +247,7 @@ def restarted(state: TorchState, start: Tensor | None) -> TorchState:
     }
 
 
-def _init_weights(module: nn.Module) -> None:
+def init_weights(module: nn.Module) -> None:
     """Draw linear maps from N(0, 0.02), as Transformer-XL does."""
     if isinstance(module, nn.Linear):
         nn.init.normal_(module.weight, std=0.02)

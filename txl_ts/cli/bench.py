@@ -30,6 +30,7 @@ def bench_program() -> typer.Typer:
     program.command("alarms")(alarms)
     program.command("coverage")(coverage)
     program.command("fleet")(fleet)
+    program.command("tabular")(tabular)
     return program
 
 
@@ -135,6 +136,19 @@ def fleet(
 ) -> None:
     """Thousands of streams in one session, beside the bare graph."""
     _run("fleet", None, out, seeds=seeds, baselines_only=False, said={"seeds": (seeds, "0")})
+
+
+def tabular(
+    data: Data,
+    out: Out = RESULTS,
+    seeds: Seeds = "0,1,2",
+    sets: Annotated[str, typer.Option(help="Data sets, of all by default.", metavar="NAME,…")] = "",
+    baselines_only: BaselinesOnly = False,
+) -> None:
+    """Classes and values: occupancy, UEA sets, remaining life."""
+    said = {"seeds": (seeds, "0,1,2"), "sets": (sets, "")}
+    settings: dict[str, Any] = {"sets": tuple(sets.split(","))} if sets else {}
+    _run("tabular", data, out, seeds=seeds, baselines_only=baselines_only, said=said, **settings)
 
 
 def whole_numbers(name: str, text: str) -> tuple[int, ...]:

@@ -1,6 +1,9 @@
-"""From hidden rows to forecasts."""
+"""From hidden rows to forecasts, values and classes."""
 
+from txl_ts.heads.classes import ClassHead
 from txl_ts.heads.linear_path import LinearPath
 from txl_ts.heads.quantile import QuantileHead
+from txl_ts.heads.row_path import RowPath
+from txl_ts.heads.value import ValueHead
 
-__all__ = ["LinearPath", "QuantileHead"]
+__all__ = ["ClassHead", "LinearPath", "QuantileHead", "RowPath", "ValueHead"]

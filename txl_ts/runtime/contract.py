@@ -235,7 +235,7 @@ def _spec(node: _Node) -> TensorSpec:
     if not all(type(n) is int and 0 < n < 2**31 for n in dims) or np.prod([float(n) for n in dims]) > 2**31:
         node.fail(f"has dims={dims!r:.80}", "the sizes without the batch")
     if name.count(".") < 2:
-        node.fail(f"has in={name!r}", "a name such as 'past.00.mem'")
+        node.fail(f"has in={name!r}", "a name such as 'past.00.keys_0'")
     return TensorSpec(name.split(".", 2)[2], tuple(dims), dtype)
 
 
