@@ -226,6 +226,15 @@ def test_a_swap_that_is_rolled_back_has_lost_no_row(graph, retrained, shadow):
         session.roll_back()
 
 
+def test_a_stream_that_was_reset_is_still_there_after_a_swap(graph, retrained):
+    session, fresh = StreamSession(graph), StreamSession(retrained[1])
+    session.step({"a": 1.0, "b": 2.0})
+    session.reset("a")
+    assert session.swap(retrained[1])["without_history"] == 1
+    assert set(session.streams) == {"a", "b"}
+    np.testing.assert_array_equal(session.step({"a": 5.0})["a"].forecasts, fresh.step({"a": 5.0})["a"].forecasts)
+
+
 def test_after_settling_there_is_no_way_back(graph, retrained):
     session = StreamSession(graph)
     session.step({"a": 1.0})

@@ -423,6 +423,14 @@ class Fleet:
             del self.lanes[name]
             self.store.give_back([lane])
 
+    def begin(self, name: StreamName) -> None:
+        """Let a stream be there that has seen nothing."""
+        with self.lock:
+            lane = int(self.store.take(1)[0])
+            self._make_room(self.store.n_lanes)
+            self.lanes[name] = lane
+        self.reset(name)
+
     def is_idle(self, name: StreamName, *, before: int) -> bool:
         """Tell whether a stream is there and its last row is older than a stamp."""
         if name in self.packed:

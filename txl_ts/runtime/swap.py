@@ -165,6 +165,9 @@ def build(fleet: Fleet, kept: Mapping[StreamName, tuple[Place, Rows]], history: 
     for first in range(0, len(names), _BATCH):
         batch = names[first : first + _BATCH]
         rows = {name: _joined(*kept[name], history.get(name)) for name in batch}
+        for name in batch:
+            if not len(rows[name].values):
+                fleet.begin(name)
         batch = [name for name in batch if len(rows[name].values)]
         n = len(batch)
         odd = {i: rows[name] for i, name in enumerate(batch)}
