@@ -411,6 +411,17 @@ def test_partial_fit_lowers_the_loss_of_what_it_is_given(data):
     assert model.score(X, other, series_id=ids) > max(before + 1, 0)
 
 
+def test_a_refused_partial_fit_changes_nothing(data):
+    X, y, ids = data
+    model = TXLRegressor(**TINY).fit(X, y)
+    before = pickle.dumps(model)
+    with pytest.raises(StateError, match="give series_id both to fit and here"):
+        model.partial_fit(X, y, series_id=ids)
+    with pytest.raises(ValueError, match="NaN"):
+        model.partial_fit(X, np.where(y > 0, np.nan, y))
+    assert pickle.dumps(model) == before
+
+
 def test_partial_fit_refuses_what_it_cannot_know(data):
     X, y, _ = data
     with pytest.raises(ParameterError, match="classes must be passed on the first call"):
