@@ -323,6 +323,13 @@ def test_a_wrong_parameter_is_named_with_its_value(data, case):
         TXLClassifier(**{**TINY, **parameters}).fit(data[0], data[1])
 
 
+@pytest.mark.parametrize("value", [np.inf, 1e300])
+def test_infinity_and_what_float32_cannot_hold_are_told(data, value):
+    X, y, _ = data
+    with pytest.raises(ValueError, match="contains infinity or a value too large"):
+        TXLClassifier(**TINY).fit(np.where(X > 2, value, X.astype(float)), y)
+
+
 def test_labels_that_fit_nothing_are_told():
     X, y = panel_of()
     with pytest.raises(ShapeError, match=r"y has shape \(11,\) and X \(12, 9, 2\).*one per series, \(12,\), or"):
