@@ -323,6 +323,13 @@ def test_a_wrong_parameter_is_named_with_its_value(data, case):
         TXLClassifier(**{**TINY, **parameters}).fit(data[0], data[1])
 
 
+@pytest.mark.parametrize("value", [np.inf, 1e300])
+def test_infinity_and_what_float32_cannot_hold_are_told(data, value):
+    X, y, _ = data
+    with pytest.raises(ValueError, match="contains infinity or a value too large"):
+        TXLClassifier(**TINY).fit(np.where(X > 2, value, X.astype(float)), y)
+
+
 def test_labels_that_fit_nothing_are_told():
     X, y = panel_of()
     with pytest.raises(ShapeError, match=r"y has shape \(11,\) and X \(12, 9, 2\).*one per series, \(12,\), or"):
@@ -409,6 +416,17 @@ def test_partial_fit_lowers_the_loss_of_what_it_is_given(data):
     for _ in range(30):
         model.partial_fit(X, other, series_id=ids)
     assert model.score(X, other, series_id=ids) > max(before + 1, 0)
+
+
+def test_a_refused_partial_fit_changes_nothing(data):
+    X, y, ids = data
+    model = TXLRegressor(**TINY).fit(X, y)
+    before = pickle.dumps(model)
+    with pytest.raises(StateError, match="give series_id both to fit and here"):
+        model.partial_fit(X, y, series_id=ids)
+    with pytest.raises(ValueError, match="NaN"):
+        model.partial_fit(X, np.where(y > 0, np.nan, y))
+    assert pickle.dumps(model) == before
 
 
 def test_partial_fit_refuses_what_it_cannot_know(data):

@@ -21,7 +21,7 @@ WINDOW = 30
 # What validation chose, see benchmarks/README.md; everything else is the estimators' default.
 OCCUPANCY_PARAMS: Mapping[str, Any] = MappingProxyType({"max_epochs": 5})
 PER_SERIES: Mapping[str, Any] = MappingProxyType({"pooling": "mean"})
-REMAINING_LIFE: Mapping[str, Any] = MappingProxyType({})
+REMAINING_LIFE: Mapping[str, Any] = MappingProxyType({"max_epochs": 40, "learning_rate": 5e-3})
 COLUMNS = MappingProxyType(
     {
         "set": "set",

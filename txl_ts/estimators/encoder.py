@@ -123,9 +123,10 @@ class TXLEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TabularEstim
 
     def _learn(self, X: Any, *, series_id: Any, time: Any, n_epochs: int | None) -> Self:
         rows = self._read(X, series_id=series_id, time=time, reset=True)
-        self._scale = _scale_of(rows)
-        target, weight = _next_rows(rows, *self._scale)
+        scale = _scale_of(rows)
+        target, weight = _next_rows(rows, *scale)
         self._fit(rows, target, weight, n_outputs=target.shape[1], n_epochs=n_epochs)
+        self._scale = scale
         self._label_per = "row" if rows.panel is None else "series"
         return self
 

@@ -117,9 +117,8 @@ class TXLRegressor(RegressorMixin, TabularEstimator):
         target, weight = by_row(labels, rows)
         level, unit = target[weight > 0].mean(), target[weight > 0].std()
         unit = unit if unit > 1e-7 * abs(level) else 1.0  # a constant target
-        self._scale = float(level), float(unit)
         z = ((target - level) / unit).astype(np.float32)[:, None]
-        return self._fit(
+        self._fit(
             rows,
             z,
             weight,
@@ -128,6 +127,8 @@ class TXLRegressor(RegressorMixin, TabularEstimator):
             by_series=is_by_series(labels, rows),
             n_epochs=n_epochs,
         )
+        self._scale = float(level), float(unit)
+        return self
 
 
 def _numbers(labels: NDArray[Any]) -> NDArray[np.float64]:

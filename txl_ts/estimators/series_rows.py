@@ -104,9 +104,11 @@ def _panel_of(X: Any) -> tuple[int, int, int] | None:
 
 
 def _validated(estimator: BaseEstimator, X: Any, *, reset: bool) -> NDArray[np.float32]:
-    array: NDArray[np.float32] = validate_data(
-        estimator, X, reset=reset, dtype=np.float32, ensure_all_finite="allow-nan"
-    )
+    # A value beyond float32 becomes infinite, and is then refused by name: no warning beside the error.
+    with np.errstate(over="ignore"):
+        array: NDArray[np.float32] = validate_data(
+            estimator, X, reset=reset, dtype=np.float32, ensure_all_finite="allow-nan"
+        )
     return array
 
 

@@ -172,19 +172,19 @@ class TabularEstimator(BaseEstimator):
         """Train one pass further on new rows alone, then let the memories of their series take them in."""
         labelled = LabelRows(rows.values, target, weight, rows.first, rows.stop)
         settings = self._settings(by_series=self._label_per == "series")
-        model = continue_labels(self._model, labelled, settings)
         names = ("",) if rows.names is None else rows.names
-        kept, known = self._kept, self._names
-        self._model = model
-        if known is not None and not (rows.panel is not None and rows.names is None):
-            state = self._memories_of(rows)
+        keeps = self._names is not None and not (rows.panel is not None and rows.names is None)
+        # Before anything is changed: names that do not fit are refused here.
+        state = self._memories_of(rows) if keeps else {}
+        self._model = continue_labels(self._model, labelled, settings)
+        if self._names is not None and keeps:
             self._advance(rows, state)
-            where = {name: i for i, name in enumerate(known)}
+            where = {name: i for i, name in enumerate(self._names)}
             old = np.array([i for i, name in enumerate(names) if name in where], np.int64)
             new = np.array([i for i, name in enumerate(names) if name not in where], np.int64)
-            kept = put(kept, np.array([where[names[i]] for i in old], np.int64), select(state, old))
+            kept = put(self._kept, np.array([where[names[i]] for i in old], np.int64), select(state, old))
             self._kept = {name: np.concatenate([kept[name], state[name][new]]) for name in kept}
-            self._names = (*known, *(names[i] for i in new))
+            self._names = (*self._names, *(names[i] for i in new))
         return self
 
     def _read(self, X: Any, *, series_id: Any, time: Any, reset: bool = False) -> SeriesRows:
