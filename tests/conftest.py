@@ -105,3 +105,57 @@ def fitted(tiny: dict[str, Any], make_rows: Callable[..., Any]) -> Any:
 def forecaster(fitted: Any) -> Any:
     """A copy of ``fitted`` that a test may change."""
     return copy.deepcopy(fitted)
+
+
+# ------------------------------------------------------------------------------------------------ its exported graph
+
+
+@pytest.fixture(scope="session")
+def graph(fitted: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The graph of ``fitted``; nothing lies beside it but its contract."""
+    for name in ("onnx", "onnxruntime", "onnxscript"):
+        pytest.importorskip(name, reason=f"{name} is not installed")
+    path = tmp_path_factory.mktemp("graph") / "demand.onnx"
+    fitted.export_onnx(path)
+    for beside in path.parent.glob("*.step.onnx"):
+        beside.unlink()
+    return path
+
+
+@pytest.fixture(scope="session")
+def changed(graph: Path) -> Callable[[Callable[[Any], Any]], bytes]:
+    """Give the graph's bytes with another contract."""
+    import json
+
+    import onnx
+
+    def change(edit: Callable[[Any], Any]) -> bytes:
+        proto = onnx.load(graph)
+        (entry,) = [entry for entry in proto.metadata_props if entry.key == "txl_ts.contract"]
+        document = json.loads(entry.value)
+        new = edit(document)
+        if new is None:
+            new = json.dumps(document)
+        entry.value = new
+        return proto.SerializeToString()
+
+    return change
+
+
+@pytest.fixture(scope="session")
+def one_row(graph: Path) -> Callable[..., bytes]:
+    """Give the graph's bytes with one lane and one row fixed."""
+    import json
+
+    import onnx
+    from onnxruntime.tools.onnx_model_utils import make_dim_param_fixed
+
+    def fix(**changes: Any) -> bytes:
+        proto = onnx.load(graph)
+        for name in ("batch", "time"):
+            make_dim_param_fixed(proto.graph, name, 1)
+        (entry,) = [entry for entry in proto.metadata_props if entry.key == "txl_ts.contract"]
+        entry.value = json.dumps(json.loads(entry.value) | {"fixed": {"batch": 1, "time": 1}} | changes)
+        return proto.SerializeToString()
+
+    return fix

@@ -27,7 +27,12 @@ HEAVY = FRAMES | {
     "typer",
 }
 
+_ESTIMATORS = FRAMES | {"safetensors", "scipy", "sklearn", "torch", "tqdm"}
 MAY_LOAD_BY_NAME = {
+    "PanelSplit": _ESTIMATORS,
+    "TXLClassifier": _ESTIMATORS,
+    "TXLEncoder": _ESTIMATORS,
+    "TXLRegressor": _ESTIMATORS,
     "TXLForecaster": FRAMES | {"safetensors", "scipy", "sklearn", "torch", "tqdm"},
     "TxlError": set(),
     "TxlWarning": set(),
@@ -107,7 +112,7 @@ def test_star_import_gives_the_public_names():
 
 
 def test_an_unknown_name_is_an_attribute_error_that_lists_the_names():
-    with pytest.raises(AttributeError, match=r"no attribute 'TXLForcaster'\. It offers TXLForecaster, "):
+    with pytest.raises(AttributeError, match=r"no attribute 'TXLForcaster'\. It offers PanelSplit, "):
         _ = txl_ts.TXLForcaster
 
 

@@ -23,6 +23,7 @@ from txl_ts.errors import (
 )
 from txl_ts.runtime import StreamSession
 from txl_ts.runtime.contract import read_contract
+from txl_ts.runtime.engine import Engine
 from txl_ts.runtime.rows import read_rows
 from txl_ts.store import Bundle, save
 
@@ -39,30 +40,6 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-4}
 @pytest.fixture(scope="session")
 def model(fitted):
     return fitted._model
-
-
-@pytest.fixture(scope="session")
-def graph(fitted, tmp_path_factory):
-    path = tmp_path_factory.mktemp("graph") / "demand.onnx"
-    fitted.export_onnx(path)
-    return path
-
-
-@pytest.fixture(scope="session")
-def changed(graph):
-    """Give the graph's bytes with another contract."""
-
-    def change(edit):
-        proto = onnx.load(graph)
-        (entry,) = [entry for entry in proto.metadata_props if entry.key == "txl_ts.contract"]
-        document = json.loads(entry.value)
-        new = edit(document)
-        if new is None:
-            new = json.dumps(document)
-        entry.value = new
-        return proto.SerializeToString()
-
-    return change
 
 
 @pytest.fixture
@@ -500,21 +477,36 @@ def test_a_refused_row_leaves_every_stream_as_it_was(session, tmp_path, given, e
     session.step({"good": row(), "new": row(), "bad": row()})
 
 
-def test_a_run_that_fails_leaves_every_stream_as_it_was(session, tmp_path, monkeypatch):
-    session.step({"a": rows([1.0] * 9)})
-    before, run, calls = kept(session, tmp_path), session._engine.run, []
+@pytest.mark.parametrize("width", [1, 64])
+def test_a_run_that_fails_leaves_every_stream_as_it_was(graph, tmp_path, monkeypatch, width):
+    left = []  # runs until one fails
 
-    def failing(feed):
-        calls.append(1)
-        if len(calls) == 2:
-            raise RuntimeError("out of memory")
-        return run(feed)
+    def failing(call):
+        def run(*given):
+            if left:
+                left[0] -= 1
+                if left[0] < 0:
+                    raise RuntimeError("out of memory")
+            return call(*given)
 
-    monkeypatch.setattr(session._engine, "run", failing)
-    with pytest.raises(RuntimeError, match="out of memory"):
-        session.step({"a": rows([1.0], 9), "b": rows([1.0, 2.0])})
-    assert session.streams == ("a",)
-    assert kept(session, tmp_path) == before
+        return run
+
+    monkeypatch.setattr(Engine, "run", failing(Engine.run))
+    bind = Engine.bind
+    monkeypatch.setattr(Engine, "bind", lambda *given: failing(bind(*given)))
+    monkeypatch.setattr("txl_ts.runtime.fleet._width", lambda contract: width)
+    session = StreamSession(graph)
+    session.step({"a": rows([1.0] * 9), "c": rows([1.0] * 9)})
+    before = kept(session, tmp_path)
+    call = {"a": rows([1.0], 9), "b": rows([1.0, 2.0]), "c": rows([2.0], 9)}
+    for n in range(2 if width == 64 else 3):
+        left[:] = [n]
+        with pytest.raises(RuntimeError, match="out of memory"):
+            session.step(call)
+        left.clear()
+        assert session.streams == ("a", "c")
+        assert kept(session, tmp_path) == before
+    session.step(call)
 
 
 @pytest.mark.parametrize(

@@ -81,9 +81,23 @@ def test_rows_that_do_not_know_neither_begin_nor_end_an_alert():
     assert events(Alerts({"anomaly": Rule(clear=2)}), [2, *[NAN] * 50, 0, 0]) == [("raised", 0, 0), ("cleared", 0, 52)]
 
 
-def test_a_row_after_a_gap_stands_for_no_more_time_than_its_longest():
+def test_a_row_stands_for_no_more_time_than_the_longest():
     rule = Rule(over=5, within=1000, longest=2)
     assert events(Alerts({"anomaly": rule}), [2, 2, 2], stamps=[0, 500, 900]) == []
+
+
+def test_a_clock_that_was_put_right_does_not_leave_the_cooldown_in_the_future():
+    alerts = Alerts({"anomaly": Rule(cooldown=100)})
+    _, state = walk(alerts, [2, 0], stamps=[1000, 1001])
+    found, _ = walk(alerts, [2], stamps=[10], state=alerts.after_gap(state))
+    assert [alert.event for alert in found] == ["raised"]
+
+
+def test_a_time_of_which_nothing_is_known_counts_for_nothing():
+    alerts = Alerts({"anomaly": Rule(over=5, within=1000)})
+    _, state = walk(alerts, [0, 2])
+    found, _ = walk(alerts, [2, 2, 2], stamps=[900, 901, 902], state=alerts.after_gap(state))
+    assert found == []
 
 
 def test_what_still_holds_after_the_cooldown_alerts_then():

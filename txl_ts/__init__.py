@@ -8,14 +8,31 @@ from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-__all__ = ["TXLForecaster", "TxlError", "TxlWarning", "__version__"]
+__all__ = [
+    "PanelSplit",
+    "TXLClassifier",
+    "TXLEncoder",
+    "TXLForecaster",
+    "TXLRegressor",
+    "TxlError",
+    "TxlWarning",
+    "__version__",
+]
 
 if TYPE_CHECKING:
     from txl_ts.errors import TxlError, TxlWarning
+    from txl_ts.estimators.classifier import TXLClassifier
+    from txl_ts.estimators.encoder import TXLEncoder
     from txl_ts.estimators.forecaster import TXLForecaster
+    from txl_ts.estimators.panel_split import PanelSplit
+    from txl_ts.estimators.regressor import TXLRegressor
 else:
     _HOMES = {
+        "PanelSplit": "txl_ts.estimators.panel_split",
+        "TXLClassifier": "txl_ts.estimators.classifier",
+        "TXLEncoder": "txl_ts.estimators.encoder",
         "TXLForecaster": "txl_ts.estimators.forecaster",
+        "TXLRegressor": "txl_ts.estimators.regressor",
         "TxlError": "txl_ts.errors",
         "TxlWarning": "txl_ts.errors",
     }

@@ -7,7 +7,7 @@ import itertools
 import math
 from dataclasses import asdict, dataclass, fields
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Self
 
 from txl_ts.errors import ParameterError
 
@@ -122,7 +122,7 @@ class ModelConfig:
         return document
 
     @classmethod
-    def from_json(cls, document: dict[str, Any]) -> ModelConfig:
+    def from_json(cls, document: dict[str, Any]) -> Self:
         """Build from a plain dictionary; unknown and missing names are refused."""
         known = {field.name for field in fields(cls)}
         if unknown := sorted(set(document) - known):

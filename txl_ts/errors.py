@@ -83,3 +83,7 @@ class DependentRowsWarning(TxlWarning):
 
 class TailWarning(TxlWarning):
     """An alarm level lies beyond the calibration scores: it comes from a fitted tail."""
+
+
+class RowOrderWarning(TxlWarning):
+    """Rows may be out of order, or belong to several series that nobody told apart."""

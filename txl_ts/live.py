@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from txl_ts.model import TXLModel
-from txl_ts.runtime import StreamSession, read_contract
+from txl_ts.runtime import StreamSession, fleet_of, read_contract
 
 
 class LiveSession(StreamSession):
@@ -25,7 +25,11 @@ class LiveSession(StreamSession):
     """
 
     def __init__(self, model: TXLModel, contract: Mapping[str, Any]) -> None:
-        self._begin(_TorchSteps(model, contract))
+        self._begin(fleet_of(_TorchSteps(model, contract)))
+
+    def _open(self, model: Any) -> Any:
+        """Open what :meth:`swap` is given: a model and its contract."""
+        return fleet_of(_TorchSteps(*model))
 
 
 class _TorchSteps:

@@ -85,18 +85,25 @@ class TXLModel(nn.Module):
         self.memory = Fifo(mem_len=config.mem_len, stride=config.stride)
         self.backbone = Backbone(config)
         self.beside = CovariateEmbedding(config) if config.has_covariates else None
+        self.known_ahead: KnownAhead | None = None
+        self._add_outputs()
+
+    def _add_outputs(self) -> None:
+        """Draw the weights and add what turns hidden rows into forecasts."""
+        config = self.config
         n_known = 0 if self.beside is None else self.beside.futr.n_fixed
         self.linear_path = LinearPath(lookback=config.lookback, h=config.h, n_known=n_known)
-        self.apply(_init_weights)
+        self.apply(init_weights)
         # After the line above: the head starts at zero, so that the first forecast is the linear path's alone.
-        self.head = QuantileHead(d_model=config.d_model, h=config.h, n_channels=channels, quantiles=config.quantiles)
-        self.known_ahead = None
+        self.head = QuantileHead(
+            d_model=config.d_model, h=config.h, n_channels=config.n_channels, quantiles=config.quantiles
+        )
         if self.beside is not None and config.futr_kinds:
             self.known_ahead = KnownAhead(
                 Projection(self.beside.futr, _KNOWN_WIDTH),
                 d_model=config.d_model,
                 h=config.h,
-                n_channels=channels,
+                n_channels=config.n_channels,
                 n_quantiles=len(config.quantiles),
                 width=_KNOWN_WIDTH,
             )
@@ -373,7 +380,7 @@ def restarted(state: TorchState, start: Tensor | None) -> TorchState:
     }
 
 
-def _init_weights(module: nn.Module) -> None:
+def init_weights(module: nn.Module) -> None:
     """Draw linear maps from N(0, 0.02), as Transformer-XL does."""
     if isinstance(module, nn.Linear):
         nn.init.normal_(module.weight, std=0.02)

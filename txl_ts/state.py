@@ -25,7 +25,7 @@ class TensorSpec:
     Parameters
     ----------
     name : str
-        Short name, such as ``"mem"``.
+        Short name, such as ``"keys_0"``.
     shape : tuple of int
         Shape without the lane axis.
     dtype : str
@@ -81,7 +81,7 @@ def reset(state: Mapping[str, NDArray[Any]], lanes: NDArray[Any]) -> State:
 
 
 def to_arrays(state: Mapping[str, NDArray[Any]], *, prefix: str = "past") -> State:
-    """Rename to the graph's names, ``past.00.mem`` and so on, which sort alike for inputs and outputs."""
+    """Rename to the graph's names, ``past.00.keys_0`` and so on, which sort alike for inputs and outputs."""
     return {f"{prefix}.{i:02d}.{name}": array for i, (name, array) in enumerate(state.items())}
 
 

@@ -20,6 +20,7 @@ In pytest, one test per check:
 
 from txl_ts.checks.embedding import check_embedding
 from txl_ts.checks.head import check_head
+from txl_ts.checks.label_head import check_label_head
 from txl_ts.checks.memory import MemoryPolicy, check_memory
 from txl_ts.checks.normaliser import Normaliser, check_normaliser
 from txl_ts.checks.session import Session, check_session
@@ -35,6 +36,7 @@ __all__ = [
     "StreamingSession",
     "check_embedding",
     "check_head",
+    "check_label_head",
     "check_memory",
     "check_normaliser",
     "check_session",

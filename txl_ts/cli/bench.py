@@ -30,6 +30,8 @@ def bench_program() -> typer.Typer:
     program.command("step")(step)
     program.command("alarms")(alarms)
     program.command("coverage")(coverage)
+    program.command("fleet")(fleet)
+    program.command("tabular")(tabular)
     return program
 
 
@@ -140,6 +142,27 @@ def coverage(
     """Coverage of bands per step ahead, before and after calibration."""
     said = {"sets": (sets, _COVERAGE), "seeds": (seeds, "0")}
     _run("coverage", data, out, seeds=seeds, baselines_only=False, said=said, sets=tuple(sets.split(",")))
+
+
+def fleet(
+    out: Out = RESULTS,
+    seeds: Annotated[str, typer.Option(help="The first draws weights and rows.", metavar="N")] = "0",
+) -> None:
+    """Thousands of streams in one session, beside the bare graph."""
+    _run("fleet", None, out, seeds=seeds, baselines_only=False, said={"seeds": (seeds, "0")})
+
+
+def tabular(
+    data: Data,
+    out: Out = RESULTS,
+    seeds: Seeds = "0,1,2",
+    sets: Annotated[str, typer.Option(help="Data sets, of all by default.", metavar="NAME,…")] = "",
+    baselines_only: BaselinesOnly = False,
+) -> None:
+    """Classes and values: occupancy, UEA sets, remaining life."""
+    said = {"seeds": (seeds, "0,1,2"), "sets": (sets, "")}
+    settings: dict[str, Any] = {"sets": tuple(sets.split(","))} if sets else {}
+    _run("tabular", data, out, seeds=seeds, baselines_only=baselines_only, said=said, **settings)
 
 
 def whole_numbers(name: str, text: str) -> tuple[int, ...]:

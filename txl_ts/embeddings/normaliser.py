@@ -207,12 +207,16 @@ class StandardNormaliser(nn.Module):
         self.in_graph = False
 
     def fit(self, rows: NDArray[np.float32]) -> None:
-        """Take level and deviation from the training rows, of shape (N,) or (N, C); NaN is left out."""
+        """Take level and deviation from the training rows, of shape (N,) or (N, C); NaN is left out.
+
+        A channel without a value, or without a change that float32 could tell from rounding, keeps a deviation of 1.
+        """
         rows = rows.reshape(len(rows), -1).astype(np.float64)
-        if np.isfinite(rows).any(axis=0).all():
-            self.mean.copy_(torch.from_numpy(np.nanmean(rows, axis=0)))
-            deviation = np.nanstd(rows, axis=0)
-            self.deviation.copy_(torch.from_numpy(np.where(deviation > 0, deviation, 1.0)))
+        there = np.isfinite(rows).any(axis=0)
+        mean, deviation = np.zeros(rows.shape[1]), np.ones(rows.shape[1])
+        mean[there], deviation[there] = np.nanmean(rows[:, there], axis=0), np.nanstd(rows[:, there], axis=0)
+        self.mean.copy_(torch.from_numpy(mean))
+        self.deviation.copy_(torch.from_numpy(np.where(deviation > 1e-7 * np.abs(mean), deviation, 1.0)))
 
     def specs(self) -> tuple[TensorSpec]:
         """Describe the state: only the age of the last value."""

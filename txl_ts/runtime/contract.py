@@ -51,6 +51,12 @@ class Contract:
         Missing rows that are walked before a stream begins anew.
     warm_rows : int
         Rows after which the look-back and one layer's memory are filled.
+    n_layers, mem_len, stride : int
+        Layers of memory, visits that each keeps, and rows between two visits.
+    in_place : tuple of str
+        Names of ``inputs`` whose output may share their buffer; none unless the contract says so.
+    fixed : tuple of int, or None
+        Lanes and rows of each call, for a graph that takes no others.
     is_lane_independent : bool
         False if the graph mixes lanes; streams are then run one by one.
     document : dict
@@ -71,6 +77,11 @@ class Contract:
     longest: int
     reach: int
     warm_rows: int
+    n_layers: int
+    mem_len: int
+    stride: int
+    in_place: tuple[str, ...]
+    fixed: tuple[int, int] | None
     is_lane_independent: bool
     document: dict[str, Any] = field(repr=False)
 
@@ -82,13 +93,14 @@ class Contract:
     def tensors(self) -> dict[str, tuple[str, tuple[int | None, ...]]]:
         """Give dtype and shape of everything that the graph takes and gives; None where a size is free."""
         n, h, q = len(self.channels), self.horizon, len(self.quantiles)
+        batch, time = self.fixed or (None, None)
         table: dict[str, tuple[str, tuple[int | None, ...]]] = {
-            "x": ("float32", (None, None, n)),
-            "start": ("int32", (None, 1)),
-            "y": ("float32", (None, None, h, n, q)),
+            "x": ("float32", (batch, time, n)),
+            "start": ("int32", (batch, 1)),
+            "y": ("float32", (batch, time, h, n, q)),
         }
         for before, after, spec in zip(self.inputs, self.outputs, self.specs, strict=True):
-            table[before] = table[after] = (spec.dtype, (None, *spec.shape))
+            table[before] = table[after] = (spec.dtype, (batch, *spec.shape))
         return table
 
 
@@ -124,21 +136,29 @@ def read_contract(text: str | None, *, where: str) -> Contract:
     if segment.count("min", least=1) != 1:
         root.fail("has a shortest segment of more than one row", "segment.min = 1")
     lookback = root.count("lookback", least=0) if "lookback" in root.items else 0
+    mem_len, stride = memory.count("length", least=0), memory.count("stride", least=1)
+    names, fixed = _distinct(root, [node.text("in") for node in states]), _fixed(root)
+    longest = segment.count("max", least=1)
     return Contract(
         model_digest=root.text("model_digest"),
         channels=_channels(inputs["x"]),
         horizon=root.count("horizon", least=1),
         quantiles=_quantiles(root),
         specs=tuple(_spec(node) for node in states),
-        inputs=_distinct(root, [node.text("in") for node in states]),
+        inputs=names,
         outputs=_distinct(root, [node.text("out") for node in states]),
         freq=root.text("freq"),
         is_datetime=is_datetime,
         zone=zone,
         step=step,
-        longest=segment.count("max", least=1),
+        longest=longest if fixed is None else fixed[1],
         reach=memory.count("reach", least=0),
-        warm_rows=max(lookback, memory.count("length", least=0) * memory.count("stride", least=1)),
+        warm_rows=max(lookback, mem_len * stride),
+        n_layers=memory.count("layers", least=0),
+        mem_len=mem_len,
+        stride=stride,
+        in_place=_in_place(root, names),
+        fixed=fixed,
         is_lane_independent=root.get("lane_independent", bool),
         document=document,
     )
@@ -215,7 +235,7 @@ def _spec(node: _Node) -> TensorSpec:
     if not all(type(n) is int and 0 < n < 2**31 for n in dims) or np.prod([float(n) for n in dims]) > 2**31:
         node.fail(f"has dims={dims!r:.80}", "the sizes without the batch")
     if name.count(".") < 2:
-        node.fail(f"has in={name!r}", "a name such as 'past.00.mem'")
+        node.fail(f"has in={name!r}", "a name such as 'past.00.keys_0'")
     return TensorSpec(name.split(".", 2)[2], tuple(dims), dtype)
 
 
@@ -223,6 +243,22 @@ def _distinct(root: _Node, names: list[str]) -> tuple[str, ...]:
     if not names or len(set(names)) != len(names):
         root.fail(f"has the state tensors {names}", "one distinct name for each")
     return tuple(names)
+
+
+def _in_place(root: _Node, names: tuple[str, ...]) -> tuple[str, ...]:
+    if root.items.get("in_place") is None:
+        return ()
+    given = root.get("in_place", list)
+    if unknown := [name for name in given if name not in names]:
+        root.fail(f"has in_place={unknown[:3]!r:.80}", f"some of {list(names)}")
+    return tuple(given)
+
+
+def _fixed(root: _Node) -> tuple[int, int] | None:
+    if root.items.get("fixed") is None:
+        return None
+    node = root.node("fixed")
+    return node.count("batch", least=1), node.count("time", least=1)
 
 
 def _time(root: _Node) -> tuple[bool, str | None, int | None]:

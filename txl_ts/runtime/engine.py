@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
-from txl_ts.errors import FileFormatError, MissingExtraError, ParameterError, TxlWarning
+from txl_ts.errors import FileFormatError, MissingExtraError, ParameterError
 from txl_ts.runtime.contract import CONTRACT_KEY, Contract, read_contract
+from txl_ts.runtime.warned import warn
 
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 _SHORT = {"cpu": _CPU, "cuda": _CUDA}
@@ -30,6 +31,22 @@ class Steps(Protocol):
         ...
 
 
+def bound(steps: Steps, inputs: Mapping[str, NDArray[Any]], outputs: Mapping[str, NDArray[Any]]) -> Callable[[], None]:
+    """Give a call that reads and writes these arrays, however often it is made.
+
+    An output may be the array of an input only where the contract's ``in_place`` says so.
+    """
+    if isinstance(steps, Engine):
+        return steps.bind(inputs, outputs)
+    names = ("y", *steps.contract.outputs)
+
+    def call() -> None:
+        for name, array in zip(names, steps.run(inputs), strict=True):
+            outputs[name][...] = array
+
+    return call
+
+
 class Engine:
     """One loaded graph: arrays in, arrays out, nothing kept.
 
@@ -43,9 +60,13 @@ class Engine:
         ``"auto"``, ``"cpu"``, ``"cuda"``, or names of ONNX Runtime.
     threads : int
         Threads of one call.
+    cuda_graph : bool
+        Record the calls of each bound set of buffers as a CUDA graph.
     """
 
-    def __init__(self, data: bytes, *, where: str, providers: str | Sequence[str], threads: int) -> None:
+    def __init__(
+        self, data: bytes, *, where: str, providers: str | Sequence[str], threads: int, cuda_graph: bool = False
+    ) -> None:
         if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
             raise ParameterError(f"threads={threads!r} must be an integer of 1 or more. Streams need one.")
         runtime = _onnxruntime()
@@ -57,8 +78,13 @@ class Engine:
             "session.intra_op.allow_spinning", "0"
         )  # a 20 Hz stream: 38 % of a core with it
         options.log_severity_level = 3
+        if cuda_graph and _CUDA not in asked:
+            raise ParameterError(
+                f"cuda_graph=True needs {_CUDA}, but the providers are {asked}. Give providers='cuda', or leave it out."
+            )
+        entries = [(name, {"enable_cuda_graph": "1"}) if cuda_graph and name == _CUDA else name for name in asked]
         try:
-            self._session = runtime.InferenceSession(data, options, providers=asked)
+            self._session = runtime.InferenceSession(data, options, providers=entries)
         except Exception as error:
             raise FileFormatError(
                 f"{where} is not a graph that ONNX Runtime {runtime.__version__} can load: {error}. "
@@ -70,11 +96,58 @@ class Engine:
         self.contract = read_contract(self._session.get_modelmeta().custom_metadata_map.get(CONTRACT_KEY), where=where)
         _check_tensors(self._session, self.contract, where)
         self._outputs = ["y", *self.contract.outputs]
+        self.device = "cuda" if active[0] == _CUDA else "cpu"
+        self._runtime, self._has_graphs, self._n_bound = runtime, cuda_graph, 0
 
     def run(self, feed: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
         """Give ``y`` and the state tensors, in the contract's order."""
-        arrays: list[NDArray[Any]] = self._session.run(self._outputs, dict(feed))
+        arrays: list[NDArray[Any]] = self._session.run(self._outputs, dict(feed), self._run_options(-1))
         return arrays
+
+    def bind(self, inputs: Mapping[str, NDArray[Any]], outputs: Mapping[str, NDArray[Any]]) -> Callable[[], None]:
+        """Give a call that reads and writes these arrays of the host; see :func:`bound`."""
+        binding = self._session.io_binding()
+        for name, array in inputs.items():
+            binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+        for name, array in outputs.items():
+            binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+        options, kept = self._run_options(-1), (dict(inputs), dict(outputs))  # the binding holds addresses alone
+
+        def call() -> None:
+            self._session.run_with_iobinding(binding, options)
+            assert kept
+
+        return call
+
+    def on_device(self, array: NDArray[Any]) -> Any:
+        """Copy an array into a buffer of the device that runs the graph."""
+        return self._runtime.OrtValue.ortvalue_from_numpy(np.array(array), self.device, 0)
+
+    def bind_device(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Callable[[], None]:
+        """Give a call that reads and writes these buffers of the device, which stay there."""
+        binding = self._session.io_binding()
+        for name, value in inputs.items():
+            binding.bind_ortvalue_input(name, value)
+        for name, value in outputs.items():
+            binding.bind_ortvalue_output(name, value)
+        self._n_bound += 1
+        options, kept = self._run_options(self._n_bound), (dict(inputs), dict(outputs))
+
+        def call() -> None:
+            binding.synchronize_inputs()
+            self._session.run_with_iobinding(binding, options)
+            binding.synchronize_outputs()
+            assert kept
+
+        return call
+
+    def _run_options(self, graph: int) -> Any:
+        """Each set of addresses needs a CUDA graph of its own; −1 records none."""
+        if not self._has_graphs:
+            return None
+        options = self._runtime.RunOptions()
+        options.add_run_config_entry("gpu_graph_id", str(graph))
+        return options
 
 
 def _onnxruntime() -> Any:
@@ -95,11 +168,9 @@ def _warn_of_two_wheels() -> None:
         both = version("onnxruntime"), version("onnxruntime-gpu")
     except PackageNotFoundError:
         return
-    warnings.warn(
+    warn(
         f"onnxruntime {both[0]} and onnxruntime-gpu {both[1]} are both installed and overwrite each other. "
         f"Keep one: {_ONE_WHEEL}",
-        TxlWarning,
-        stacklevel=4,
     )
 
 

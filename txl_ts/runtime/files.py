@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from os import PathLike
 from typing import Any
 
@@ -14,20 +14,36 @@ from numpy.typing import NDArray
 from txl_ts import __version__
 from txl_ts.errors import FileFormatError, StateError
 from txl_ts.runtime.contract import Contract
+from txl_ts.runtime.kept import Record
+from txl_ts.runtime.names import StreamName
 from txl_ts.runtime.plan import Place
 from txl_ts.store import Bundle, Expected, load, peek, save
 
-StreamName = str | int
+_ROWS = "kept.rows"
 _HINT = "Take another copy of the file, or save it again."
 
 
-def save_streams(
-    path: str | PathLike[str],
-    places: Mapping[StreamName, Place],
-    arrays: Sequence[NDArray[Any]],
-    contract: Contract,
-) -> None:
-    """Write streams; lane i of ``arrays`` is the i-th of ``places``."""
+@dataclass(frozen=True, eq=False)
+class Saved:
+    """Streams as a file holds them.
+
+    Attributes
+    ----------
+    places : dict of stream name to Place
+        Those with their whole state; lane i of ``arrays`` is the i-th.
+    arrays : list of array
+    records : dict of stream name to (Place, Record, bool)
+        Those without their memory, and whether their rows are all there are.
+    """
+
+    places: dict[StreamName, Place]
+    arrays: Sequence[NDArray[Any]]
+    records: dict[StreamName, tuple[Place, Record, bool]] = field(default_factory=dict)
+
+
+def save_streams(path: str | PathLike[str], saved: Saved, contract: Contract, *, small: Sequence[int]) -> None:
+    """Write streams; ``small`` are the state tensors that a record holds."""
+    places = [*saved.places.values(), *(place for place, _, _ in saved.records.values())]
     config = {
         "class": "StreamState",
         "library": __version__,
@@ -36,18 +52,27 @@ def save_streams(
         "freq": contract.freq,
         "states": [asdict(spec) | {"shape": list(spec.shape)} for spec in contract.specs],
     }
-    positions = {
-        "ids": list(places),
-        "origins": [place.origin for place in places.values()],
-        "last": [place.n_rows - 1 for place in places.values()],
-        "last_stamps": [place.last for place in places.values()],
+    positions: dict[str, Any] = {
+        "ids": [*saved.places, *saved.records],
+        "origins": [place.origin for place in places],
+        "last": [place.n_rows - 1 for place in places],
+        "last_stamps": [place.last for place in places],
     }
-    state = dict(zip(contract.inputs, arrays, strict=True))
+    state = dict(zip(contract.inputs, saved.arrays, strict=True))
+    if saved.records:
+        records = [record for _, record, _ in saved.records.values()]
+        positions["kept"] = [len(record.rows) for record in records]
+        positions["kept_whole"] = [is_whole for _, _, is_whole in saved.records.values()]
+        state[_ROWS] = np.concatenate([record.rows for record in records])
+        for place, index in enumerate(small):
+            name = contract.inputs[index]
+            state[f"base.{name}"] = np.stack([record.base[place] for record in records])
+            state[f"now.{name}"] = np.stack([record.now[place] for record in records])
     save(path, Bundle("stream-state", config, {"state": state}, positions))
 
 
-def load_streams(path: str | PathLike[str], contract: Contract) -> tuple[dict[StreamName, Place], list[NDArray[Any]]]:
-    """Read streams back.
+def load_streams(path: str | PathLike[str], contract: Contract, *, small: Sequence[int], most_rows: int) -> Saved:
+    """Read streams back; ``most_rows`` are the rows that a record may hold.
 
     Raises
     ------
@@ -62,20 +87,46 @@ def load_streams(path: str | PathLike[str], contract: Contract) -> tuple[dict[St
         _check_model(config, contract, where)
 
     def expected(config: dict[str, Any], positions: dict[str, Any]) -> Expected:
-        n = len(_places(positions))
-        return {
-            "state": {
-                name: ((n, *spec.shape), spec.dtype) for name, spec in zip(contract.inputs, contract.specs, strict=True)
-            }
+        n, counts = len(_places(positions)), _kept(positions, most_rows)
+        whole, k = n - len(counts), len(counts)
+        table: dict[str, tuple[tuple[int, ...], str]] = {
+            name: ((whole, *spec.shape), spec.dtype) for name, spec in zip(contract.inputs, contract.specs, strict=True)
         }
+        if counts:
+            table[_ROWS] = ((sum(counts), len(contract.channels)), "float32")
+            for index in small:
+                name, spec = contract.inputs[index], contract.specs[index]
+                table[f"base.{name}"] = table[f"now.{name}"] = ((k, *spec.shape), spec.dtype)
+        return {"state": table}
 
     bundle = load(path, role="stream-state", expected=expected)
     _check_model(bundle.config, contract, where)  # the file may have been replaced in between
-    arrays = [bundle.tensors["state"][name] for name in contract.inputs]
-    for name, array in zip(contract.inputs, arrays, strict=True):
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
+    tensors, counts = bundle.tensors["state"], _kept(bundle.positions, most_rows)
+    for name, array in tensors.items():
+        if array.dtype.kind == "f" and not (np.isinf(array).any() if name == _ROWS else not np.isfinite(array).all()):
+            continue
+        if array.dtype.kind == "f":
             raise FileFormatError(f"{where}: {name} holds numbers that are not finite; no model leaves such. {_HINT}")
-    return _places(bundle.positions), arrays
+    places = list(_places(bundle.positions).items())
+    n_whole, ends = len(places) - len(counts), np.cumsum(counts)
+    records: dict[StreamName, tuple[Place, Record, bool]] = {}
+    for i, (stream, place) in enumerate(places[n_whole:]):
+        base, now = ([tensors[f"{when}.{contract.inputs[k]}"][i] for k in small] for when in ("base", "now"))
+        rows = tensors[_ROWS][ends[i] - counts[i] : ends[i]]
+        records[stream] = (place, Record(base, rows, now), bundle.positions["kept_whole"][i])
+    return Saved(dict(places[:n_whole]), [tensors[name] for name in contract.inputs], records)
+
+
+def _kept(positions: dict[str, Any], most_rows: int) -> list[int]:
+    """Give the rows of each record, or raise ValueError where they make no sense."""
+    if "kept" not in positions:
+        return []
+    counts, flags = positions["kept"], positions["kept_whole"]
+    if any(type(n) is not int or not 0 <= n <= most_rows for n in counts) or len(counts) > len(positions["ids"]):
+        raise ValueError(f"kept must be counts of at most {most_rows} rows, for no more than all streams")
+    if len(flags) != len(counts) or any(type(flag) is not bool for flag in flags):
+        raise ValueError("kept_whole must be one flag for each of kept")
+    return list(counts)
 
 
 def _check_model(config: dict[str, Any], contract: Contract, where: str) -> None:

@@ -106,10 +106,12 @@ def _gaps(stamps: list[int], last: int | None, *, stream: object, contract: Cont
     for stamp in stamps:
         apart = 1 if last is None else stamp - last
         if apart <= 0:
-            raise StampError(
+            late = StampError(
                 f"stream {stream!r}: time {shown(stamp, contract)} is not after {shown(last or 0, contract)}, the row "
                 f"before it. Late and repeated rows cannot be taken in: drop them. {UNUSED}"
             )
+            vars(late)["reason"] = "late" if apart else "duplicate"  # for the counters
+            raise late
         if last is None or step is None:
             gaps.append(0)
         elif apart % step:

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-import difflib
-import threading
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from os import PathLike, fspath
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from os import PathLike
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from txl_ts.errors import ParameterError, StateError
+from txl_ts.errors import StateError, TxlError
+from txl_ts.runtime import idle as eviction
+from txl_ts.runtime.columns import Columns, read_columns, read_mapping
 from txl_ts.runtime.contract import Contract
-from txl_ts.runtime.engine import Engine, Steps
-from txl_ts.runtime.files import StreamName, load_streams, save_streams
-from txl_ts.runtime.plan import Place, Plan, plan
-from txl_ts.runtime.result import StepResult
-from txl_ts.runtime.rows import read_rows
-from txl_ts.runtime.slab import Slab
-from txl_ts.runtime.stamps import as_array
+from txl_ts.runtime.files import Saved, load_streams, save_streams
+from txl_ts.runtime.fleet import Answer, Fleet
+from txl_ts.runtime.history import read_history
+from txl_ts.runtime.metrics import Counters, prometheus
+from txl_ts.runtime.names import StreamName, checked_name
+from txl_ts.runtime.opening import open_fleet
+from txl_ts.runtime.result import STATUSES, StepColumns, StepResult
+from txl_ts.runtime.rows import Rows
+from txl_ts.runtime.swap import Event
+from txl_ts.runtime.swapping import Swapping
+from txl_ts.runtime.turns import Turns
+from txl_ts.runtime.verify import verify
 
-# Lanes, and rows of all lanes, in one run of the graph. With 130 KiB of state per lane, a row costs 0.35 ms in runs of
-# 64 lanes, 0.5 in runs of 512, up to 3.5 when 5,000 go at once; in chunks of 512 rows, 28 µs in runs of 2,048 rows.
-_MOST_LANES, _MOST_ROWS = 64, 2048
+_WARM_BATCH = 64
 
 
-class StreamSession:
+class StreamSession(Swapping):
     """Named streams that each carry their own memory through one graph.
 
     A call takes rows of any of the streams and gives their forecasts; names that are new begin by themselves. A call is
@@ -36,17 +40,27 @@ class StreamSession:
     missing, as the estimator does; a gap longer than the model's reach begins the stream anew. Days and months have no
     fixed length where clocks change: there each row is taken as the next.
 
-    Threads may share a session: its calls take turns.
+    Threads may share a session. A stream is stepped by one thread at a time, in the order in which they come; threads
+    that step different streams run side by side.
 
     Parameters
     ----------
     model : path or bytes
-        What ``export_onnx`` wrote.
+        What ``export_onnx`` wrote. ``<name>.step.onnx`` beside ``<name>.onnx`` is used for calls of one row of one
+        stream, if it belongs to the same model.
     providers : str or sequence of str
         ``"auto"`` (a GPU if ONNX Runtime has one, else the CPU), ``"cpu"``, ``"cuda"``, or names of ONNX Runtime in
         order of preference, of which the first must become active.
     threads : int
         Threads of one call. A step is too small to share: one is fastest for most models.
+    max_streams : int, optional
+        Streams whose memory is at hand. Of more, those used longest ago are packed: their last rows and small tensors
+        stay, and their memory is rebuilt when they return, to 1e-5. Those that cannot be rebuilt yet stay as they are.
+    idle : str, timedelta or int, optional
+        Streams whose last row is so much older than the newest one of all are closed, such as ``"2h"``; in the time of
+        the stamps, no clock is asked. An integer where stamps are integers.
+    cuda_graph : bool
+        Record the steps of a GPU as CUDA graphs.
 
     Raises
     ------
@@ -63,34 +77,43 @@ class StreamSession:
     """
 
     def __init__(
-        self, model: str | PathLike[str] | bytes, *, providers: str | Sequence[str] = "auto", threads: int = 1
+        self,
+        model: str | PathLike[str] | bytes,
+        *,
+        providers: str | Sequence[str] = "auto",
+        threads: int = 1,
+        max_streams: int | None = None,
+        idle: Any = None,
+        cuda_graph: bool = False,
     ) -> None:
-        where, data = ("the graph", model) if isinstance(model, bytes) else _read(model)
-        self._begin(Engine(data, where=where, providers=providers, threads=threads))
+        self._how: dict[str, Any] = {"providers": providers, "threads": threads, "cuda_graph": cuda_graph}
+        self._begin(self._open(model), max_streams=max_streams, idle=idle)
 
-    def _begin(self, engine: Steps) -> None:
+    def _begin(self, fleet: Fleet, *, max_streams: int | None = None, idle: Any = None) -> None:
         """Start without streams. Whatever has a contract and runs arrays can be stepped: the torch twin does so."""
-        self._engine, self._contract = engine, engine.contract
-        self._slab = Slab(self._contract.specs)
-        self._lanes: dict[StreamName, int] = {}
-        self._places: dict[StreamName, Place] = {}
-        self._lock = threading.Lock()
+        self._fleet = fleet
+        self._max_streams = eviction.checked_most(max_streams)
+        self._idle = eviction.native_span(idle, contract=fleet.contract)
+        self._swept_at: int | None = None
+        self._turns, self._counters = Turns(), Counters()
+        self._shadow = None
+        self._is_switched = False
 
-    @property
-    def contract(self) -> Contract:
-        """What the graph's metadata promise; ``contract.document`` is the whole of it."""
-        return self._contract
+    def _open(self, model: Any) -> Fleet:
+        return open_fleet(model, **self._how)
 
     @property
     def streams(self) -> tuple[StreamName, ...]:
         """Names of the streams, in the order in which they began."""
-        with self._lock:
-            return tuple(self._lanes)
+        with self._fleet.lock:
+            return self._fleet.names
 
     @property
     def state_nbytes(self) -> int:
         """Bytes of state that one stream takes."""
-        return self._contract.state_nbytes
+        return self.contract.state_nbytes
+
+    # -- rows -------------------------------------------------------------------------------------------------------
 
     def step(self, rows: Mapping[Any, Any]) -> dict[StreamName, StepResult]:
         """Take in rows of any of the streams, and forecast from each of them.
@@ -115,17 +138,107 @@ class StreamSession:
         ColumnError, ShapeError, ParameterError
             If values do not fit the contract. In all cases no stream was changed.
         """
-        if not isinstance(rows, Mapping):
-            raise ParameterError(
-                f"rows is of type {type(rows).__name__}, expected a mapping by stream. Give {{'meter-7': row}}."
-            )
-        with self._lock:
-            plans: dict[StreamName, Plan] = {}
-            for given, row in rows.items():
-                name = _checked_name(given)
-                read = read_rows(row, stream=name, contract=self._contract)
-                plans[name] = plan(read, self._places.get(name, Place()), stream=name, contract=self._contract)
-            return self._walk(plans)
+        columns, answer, contract, codes = self._take(lambda c: read_mapping(rows, contract=c), wants_all=True)
+        y = answer.y[:, :, 0] if len(contract.channels) == 1 else answer.y
+        lasts: list[Any] = answer.last.tolist()
+        if not answer.timed.all():
+            lasts = [last if timed else None for last, timed in zip(lasts, answer.timed.tolist(), strict=True)]
+        out = {
+            # A copy: a result that is kept must not keep those of all other streams alive.
+            name: StepResult(one.copy(), STATUSES[code], last, contract)
+            for name, one, code, last in zip(columns.names, y[:, None], codes.tolist(), lasts, strict=True)
+        }
+        for i, forecasts in answer.several.items():
+            out[columns.names[i]].forecasts = forecasts[:, :, 0] if len(contract.channels) == 1 else forecasts
+        return out
+
+    def step_many(self, names: Sequence[Any], values: Any, times: Any = None) -> StepColumns:
+        """Take in one row of each of many streams, as arrays: a tenth of the time that ``step`` takes beside the graph.
+
+        Parameters
+        ----------
+        names : sequence of stream name, of length n
+            Distinct.
+        values : array of shape (n, C), or (n,) with one channel
+            NaN where missing.
+        times : one time, or array of shape (n,), optional
+            As in :meth:`step`; datetime64[ns] and int64 are fastest.
+
+        Returns
+        -------
+        StepColumns
+            In the order of ``names``.
+
+        Raises
+        ------
+        StampError, ShapeError, ParameterError
+            As :meth:`step`; no stream was changed.
+        """
+        columns, answer, contract, codes = self._take(
+            lambda c: read_columns(names, values, times, contract=c), wants_all=False
+        )
+        y = answer.y[:, :, 0] if len(contract.channels) == 1 else answer.y
+        return StepColumns(columns.names, y, codes, answer.last, answer.timed, contract)
+
+    def warm(self, history: Any, *, id_col: str = "unique_id", time_col: str = "ds") -> int:
+        """Fill memories from history: the rows are walked as ``step`` walks them, many at once, without results.
+
+        Parameters
+        ----------
+        history : mapping or frame
+            ``{"meter-7": {"time": […], "values": {"y": […]}}}``, or columns by name: a dict of arrays, or a frame of
+            pandas, polars or pyarrow in long form, with one column for each channel.
+        id_col, time_col : str
+            Names of columns.
+
+        Returns
+        -------
+        int
+            Rows that were given.
+
+        Raises
+        ------
+        ColumnError, ShapeError, ParameterError, StampError
+            If they cannot be read; no stream was changed.
+        """
+        by_name = read_history(history, contract=self.contract, id_col=id_col, time_col=time_col)
+        batches = [list(by_name)[first : first + _WARM_BATCH] for first in range(0, len(by_name), _WARM_BATCH)]
+        with self._turns.of(by_name):
+            for batch in batches:
+                self._fleet.check(_columns_of(by_name, batch, self.contract))
+        for batch in batches:
+            self._take(partial(_columns_of, by_name, batch), wants_all=False)
+        return sum(len(rows.values) for rows in by_name.values())
+
+    def _take(
+        self, read: Callable[[Contract], Columns], *, wants_all: bool
+    ) -> tuple[Columns, Answer, Contract, NDArray[np.int64]]:
+        began = time.perf_counter()
+        try:
+            columns = read(self.contract)
+            with self._turns.of(columns.names):
+                fleet = self._fleet
+                answer = fleet.take(columns, wants_all=wants_all)
+                if self._shadow is not None:
+                    self._shadow.follow(Event(columns), answer, fleet.contract)
+        except TxlError as error:
+            self._counters.refused(error)
+            raise
+        contract = fleet.contract
+        codes = np.where(answer.is_missing, 2, np.where(answer.n_rows < contract.warm_rows, 1, 0))
+        self._counters.used(
+            n_rows=columns.n_rows,
+            codes=codes,
+            n_gaps=answer.n_gaps,
+            n_resets=answer.n_resets,
+            seconds=time.perf_counter() - began,
+        )
+        self._counters.judged(answer.n_covered, answer.n_judged)
+        if self._max_streams is not None or self._idle is not None:
+            self._evict(answer)
+        return columns, answer, contract, codes
+
+    # -- streams ----------------------------------------------------------------------------------------------------
 
     def reset(self, name: StreamName) -> None:
         """Make a stream forget all, its times too; it begins with its next row.
@@ -135,9 +248,7 @@ class StreamSession:
         StateError
             If there is no such stream.
         """
-        with self._lock:
-            self._slab.clear(self._lane(name))
-            self._places[name] = Place()
+        self._do("reset", checked_name(name))
 
     def close(self, name: StreamName) -> None:
         """End a stream and let its memory be used by others.
@@ -147,9 +258,7 @@ class StreamSession:
         StateError
             If there is no such stream.
         """
-        with self._lock:
-            self._slab.give_back(self._lane(name))
-            del self._lanes[name], self._places[name]
+        self._do("close", checked_name(name))
 
     def copy(self, name: StreamName, new: StreamName) -> None:
         """Fork a stream: ``new`` continues from where ``name`` stands, and neither knows the other.
@@ -159,25 +268,63 @@ class StreamSession:
         StateError
             If there is no stream ``name``, or one ``new`` already.
         """
-        with self._lock:
-            lane, new = self._lane(name), _checked_name(new)
-            if new in self._lanes:
-                raise StateError(f"there is a stream {new!r} already. Close it first, or take another name.")
-            (taken,) = self._slab.take(1)
-            self._slab.scatter([taken], self._slab.gather([lane]))
-            self._lanes[new], self._places[new] = taken, self._places[name]
+        self._do("copy", checked_name(name), checked_name(new))
 
-    def snapshot(self, path: str | PathLike[str]) -> None:
+    def _do(self, call: str, *names: StreamName) -> None:
+        with self._turns.of(names):
+            getattr(self._fleet, call)(*names)
+            if self._shadow is not None:
+                self._shadow.follow(Event(call=call, names=names))
+
+    def _evict(self, answer: Answer) -> None:
+        fleet, n = self._fleet, 0
+        if self._idle is not None and answer.timed.any():
+            newest = int(answer.last[answer.timed].max())
+            if self._swept_at is None or newest - self._swept_at > self._idle // 8:
+                self._swept_at = newest
+                for name in eviction.idle_streams(fleet, before=newest - self._idle):
+                    with self._turns.of([name]):
+                        if self._fleet.is_idle(name, before=newest - self._idle):
+                            self._fleet.close(name)
+                            if self._shadow is not None:
+                                self._shadow.follow(Event(call="close", names=(name,)))
+                            n += 1
+        if self._max_streams is not None and (excess := len(fleet.lanes) - self._max_streams) > 0:
+            for name in eviction.least_used(fleet, max(excess, self._max_streams // 16)):
+                with self._turns.of([name]):
+                    n += name in fleet.lanes and fleet.pack(name)
+        if n:
+            self._counters.evicted(n)
+
+    # -- files ------------------------------------------------------------------------------------------------------
+
+    def snapshot(self, path: str | PathLike[str], *, compact: bool = False) -> None:
         """Write all streams into one file, which is replaced whole or stays as it was.
+
+        Parameters
+        ----------
+        path : path
+        compact : bool
+            Leave memories out where the rows that were kept give them back: some KiB per stream instead of a hundred.
+            ``restore`` then walks these rows, and continues to 1e-5 instead of bit for bit. Streams that came from a
+            file or a copy too few rows ago are written whole.
 
         Raises
         ------
         SaveError
             If it cannot be written.
         """
-        with self._lock:
-            places, arrays = dict(self._places), self._slab.gather([self._lanes[name] for name in self._places])
-        save_streams(path, places, arrays, self._contract)
+        with self._turns.of_all():
+            fleet = self._fleet
+            records = dict(fleet.packed)
+            if compact:
+                records |= {name: kept for name in fleet.lanes if (kept := fleet.record(name)) is not None}
+            whole = {name: lane for name, lane in fleet.lanes.items() if name not in records}
+            lanes = np.fromiter(whole.values(), np.int64, len(whole))
+            places = {name: fleet.table.place(lane) for name, lane in whole.items()}
+            saved = Saved(places, fleet.store.gather(lanes), records)
+            contract, small = fleet.contract, fleet.small
+        save_streams(path, saved, contract, small=small)
 
     def restore(self, path: str | PathLike[str]) -> None:
         """Put the streams of a file in place of all that are here; they continue bit for bit.
@@ -185,114 +332,56 @@ class StreamSession:
         Parameters
         ----------
         path : path
-            What ``snapshot`` or an estimator's ``export_state`` wrote.
+            What ``snapshot`` or an estimator's ``export_state`` wrote. Streams of a compact snapshot are rebuilt.
 
         Raises
         ------
         StateError
-            If the file holds the streams of another model.
+            If the file holds the streams of another model, or a swap is under way.
         FileFormatError
             If it is damaged. In all cases no stream was changed.
         """
-        places, arrays = load_streams(path, self._contract)
-        with self._lock:
-            self._slab = Slab.of(self._contract.specs, arrays)
-            self._lanes = {name: lane for lane, name in enumerate(places)}
-            self._places = places
+        fleet = self._fleet
+        saved = load_streams(path, fleet.contract, small=fleet.small, most_rows=fleet.most_kept_rows)
+        arrays = fleet.with_rebuilt(saved)
+        with self._turns.of_all():
+            if self._fleet is not fleet or (self._shadow is not None and not self._is_switched):
+                raise StateError("a swap is under way. Call `switch()` or `roll_back()` first.")
+            fleet.replace(saved, arrays)
+            self._shadow, self._is_switched = None, False
 
-    def _lane(self, name: StreamName) -> int:
-        name = _checked_name(name)
-        if name not in self._lanes:
-            close = difflib.get_close_matches(str(name), [str(known) for known in self._lanes], n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known are {list(self._lanes)[:5]}"
-            raise StateError(f"there is no stream {name!r} ({len(self._lanes)} in all): {hint}")
-        return self._lanes[name]
+    # -- looking at it ----------------------------------------------------------------------------------------------
 
-    def _walk(self, plans: dict[StreamName, Plan]) -> dict[StreamName, StepResult]:
-        """Run the graph on copies of the lanes; write them back when all has gone well."""
-        if not plans:
-            return {}
-        names = list(plans)
-        state = self._gathered(names)
-        chunks = [list(_chunks(item, longest=self._contract.longest)) for item in plans.values()]
-        outputs: list[list[NDArray[np.float32]]] = [[] for _ in names]
-        for lanes, turn in self._calls(chunks):
-            x = np.stack([chunks[i][turn][0] for i in lanes])
-            start = np.array([[chunks[i][turn][1]] for i in lanes], np.int32)
-            is_all = len(lanes) == len(names)
-            past = state if is_all else [array[lanes] for array in state]
-            y, *after = self._engine.run({"x": x, "start": start} | dict(zip(self._contract.inputs, past, strict=True)))
-            if is_all:
-                state = after
-            else:
-                for whole, part in zip(state, after, strict=True):
-                    whole[lanes] = part
-            for i, one in zip(lanes, y, strict=True):
-                outputs[i].append(one)
-        results = {name: self._result(item, chunks[i], outputs[i]) for i, (name, item) in enumerate(plans.items())}
-        new = [name for name in names if name not in self._lanes]
-        self._lanes.update(zip(new, self._slab.take(len(new)), strict=True))
-        self._slab.scatter([self._lanes[name] for name in names], state)
-        self._places.update((name, item.after) for name, item in plans.items())
-        return results
+    def metrics(self) -> dict[str, Any]:
+        """Count what was done since the session was opened.
 
-    def _gathered(self, names: Sequence[StreamName]) -> list[NDArray[Any]]:
-        """Copy the streams' state out; zeros for those that are new."""
-        known = [i for i, name in enumerate(names) if name in self._lanes]
-        part = self._slab.gather([self._lanes[names[i]] for i in known])
-        if len(known) == len(names):
-            return part
-        state = [np.zeros((len(names), *spec.shape), spec.dtype) for spec in self._contract.specs]
-        for whole, mine in zip(state, part, strict=True):
-            whole[known] = mine
-        return state
+        Returns
+        -------
+        dict
+            ``streams``, ``packed`` (of these), ``rows``, ``calls``, ``refused`` calls, ``late`` and ``duplicates`` of
+            these, ``gaps`` (missing rows that were walked), ``resets`` (after long gaps), ``evicted``, ``statuses``,
+            ``call_seconds_p50`` and ``call_seconds_p99`` of the last 1,024 calls, and ``coverage``: the share of the
+            last 10,000 values or so that lay inside the outer quantiles forecast one step before.
+        """
+        fleet = self._fleet
+        return self._counters.read(n_streams=len(fleet.lanes) + len(fleet.packed), n_packed=len(fleet.packed))
 
-    def _calls(self, chunks: Sequence[Sequence[Any]]) -> Iterator[tuple[list[int], int]]:
-        """Give the lanes of each run, and the number of their chunk: equally long ones go together."""
-        for turn in range(max(map(len, chunks))):
-            groups: dict[int, list[int]] = defaultdict(list)
-            for i, mine in enumerate(chunks):
-                if turn < len(mine):
-                    groups[len(mine[turn][0])].append(i)
-            for length, lanes in groups.items():
-                width = max(1, min(_MOST_LANES, _MOST_ROWS // length)) if self._contract.is_lane_independent else 1
-                for first in range(0, len(lanes), width):
-                    yield lanes[first : first + width], turn
+    def metrics_text(self) -> str:
+        """Give :meth:`metrics` in the text format of Prometheus."""
+        return prometheus(self.metrics())
 
-    def _result(self, item: Plan, chunks: Sequence[Any], outputs: Sequence[NDArray[np.float32]]) -> StepResult:
-        contract = self._contract
-        forecasts = np.concatenate(outputs)[np.array(item.given)]  # a copy: a result must not keep all lanes alive
-        times = None
-        if item.after.last is not None and contract.step is not None:
-            times = as_array([item.after.last + i * contract.step for i in range(contract.horizon + 1)], contract)
-        is_missing = bool(np.isnan(chunks[-1][0][-1]).any())
-        is_warm = item.after.n_rows >= contract.warm_rows
-        return StepResult(
-            forecasts=forecasts[:, :, 0] if len(contract.channels) == 1 else forecasts,
-            levels=contract.quantiles,
-            times=times,
-            status="missing" if is_missing else ("ok" if is_warm else "warming_up"),
-        )
+    def verify(self, fn: Any, *, init: Any = None, bound: float = 1e-5, seed: int = 0) -> float:
+        """Compare the graph, stepped as this session steps it, with a function; see :func:`~.verify.verify`."""
+        fleet = self._fleet
+        return verify(fleet.empty, fn, init=init, bound=bound, seed=seed)
 
 
-def _read(path: str | PathLike[str]) -> tuple[str, bytes]:
-    with open(path, "rb") as file:
-        return fspath(path), file.read()
-
-
-def _checked_name(name: Any) -> StreamName:
-    if isinstance(name, str):
-        return str(name)
-    if isinstance(name, int | np.integer) and not isinstance(name, bool):
-        return int(name)
-    raise ParameterError(
-        f"stream name {name!r:.80} is of type {type(name).__name__}, expected text or an integer. "
-        "Nothing of this call was used."
+def _columns_of(by_name: Mapping[StreamName, Rows], batch: list[StreamName], contract: Contract) -> Columns:
+    n = len(batch)
+    return Columns(
+        batch,
+        np.zeros((n, len(contract.channels)), np.float32),
+        np.zeros(n, np.int64),
+        np.zeros(n, bool),
+        {i: by_name[name] for i, name in enumerate(batch)},
     )
-
-
-def _chunks(item: Plan, *, longest: int) -> Iterator[tuple[NDArray[np.float32], bool]]:
-    """Cut pieces into what one call takes."""
-    for values, is_start in item.pieces:
-        for first in range(0, len(values), longest):
-            yield values[first : first + longest], is_start and first == 0

@@ -30,7 +30,12 @@ def native_stamps(given: Any, *, stream: object, contract: Contract) -> list[int
     if isinstance(given, list | tuple):
         return [_native(one, stream=stream, contract=contract) for one in given]
     if isinstance(given, np.ndarray) or (hasattr(given, "__array__") and hasattr(given, "__len__")):
-        return [_native(one, stream=stream, contract=contract) for one in np.asarray(given).ravel()]
+        array = np.asarray(given).ravel()
+        if contract.is_datetime and array.dtype.kind == "M" and len(array) and not np.isnat(array).any():
+            first, last = (_native(one, stream=stream, contract=contract) for one in (array.min(), array.max()))
+            if first <= last:  # neither end lies beyond 64 bits
+                return array.astype("datetime64[ns]").view(np.int64).tolist()
+        return [_native(one, stream=stream, contract=contract) for one in array]
     return [_native(given, stream=stream, contract=contract)]
 
 

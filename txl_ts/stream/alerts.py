@@ -32,7 +32,7 @@ FORM = {"n": int, "n_muted": int, "windows": [_WINDOW], "kinds": {str: _KIND}}
 class Rule:
     """When a condition becomes an alert, in durations.
 
-    A row stands for the time since the row before it, for at most ``longest``.
+    A row stands for the time since the row before it; the first, and the first after a reset, for none.
 
     Parameters
     ----------
@@ -45,8 +45,8 @@ class Rule:
         After the end of one alert the next can begin so much later.
     hysteresis : float
         In (0, 1]. An alert begins at a level of 1 and lasts while the level is at least this.
-    longest : duration
-        A row after a gap stands for no more time than this.
+    longest : duration, optional
+        A row stands for no more time than this.
     """
 
     over: Any = 0
@@ -54,11 +54,12 @@ class Rule:
     clear: Any = 0
     cooldown: Any = 0
     hysteresis: float = 1.0
-    longest: Any = "10min"
+    longest: Any = None
 
     def __post_init__(self) -> None:
         for name in ("over", "clear", "cooldown", "longest"):
-            object.__setattr__(self, name, read_duration(name, getattr(self, name)))
+            if (given := getattr(self, name)) is not None or name != "longest":
+                object.__setattr__(self, name, read_duration(name, given))
         within = self.over if self.within is None else read_duration("within", self.within)
         if within < self.over:
             raise ParameterError(
@@ -183,6 +184,10 @@ class Alerts:
         """Add a maintenance window; gives the new state."""
         return {**state, "windows": [*state["windows"], self._window(start, end, sensors)]}
 
+    def after_gap(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Give the state of a stream of which nobody knows what happened since its last row."""
+        return {**state, "kinds": {kind: {**one, "last": None} for kind, one in state["kinds"].items()}}
+
     def step(
         self, stamp: int, seen: Mapping[str, Seen], state: Mapping[str, Any]
     ) -> tuple[list[Alert], dict[str, Any]]:
@@ -246,11 +251,14 @@ class Alerts:
         state: dict[str, Any],
         alerts: list[Alert],
     ) -> dict[str, Any]:
-        share = 0 if before["last"] is None else min(stamp - before["last"], rule.longest)
+        share = 0 if before["last"] is None else stamp - before["last"]
+        share = share if rule.longest is None else min(share, rule.longest)
         # What a row stands for ends at its stamp: at the edge it tells where the episode began, and adds no time.
         edge = stamp - rule.within
-        over = [[at, held] for at, held in before["over"] if at >= edge]
+        over = [[at, held] for at, held in before["over"] if edge <= at <= stamp]
         episode, quiet, ended = before["episode"], before["quiet"], before["ended"]
+        if ended is not None and ended > stamp:  # a clock that had been ahead was put right
+            ended = None
         if episode is None:
             if one.level >= 1:
                 over = [*over, [stamp, share]]

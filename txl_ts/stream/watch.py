@@ -366,6 +366,8 @@ class Watch:
         # A refused row is dated by its wrong clock: what it says is of the time of the stream.
         at = row.stamp if row.status not in REFUSED or now["at"] is None else now["at"]
         alerts: list[Alert] = []
+        if row.is_reset:
+            now["alerts"] = self.alerts.after_gap(now["alerts"])
         if seen:
             alerts, now["alerts"] = self.alerts.step(max(at, now["at"]), seen, now["alerts"])
         if self._is_alarm(p_value):

@@ -1,0 +1,319 @@
+"""What the tabular estimators share: parameters, reading, training, walking, and the memories that they keep."""
+
+from __future__ import annotations
+
+import time as clock
+from dataclasses import replace
+from os import PathLike
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.random import RandomState
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+
+from txl_ts.config import check_number
+from txl_ts.errors import ParameterError, StateError
+from txl_ts.estimators import label_files
+from txl_ts.estimators.forecaster import NotFittedError
+from txl_ts.estimators.label_fitting import LabelSplit, continue_labels, fit_labels, hold_out
+from txl_ts.estimators.series_rows import Name, SeriesRows, check_start, read_rows
+from txl_ts.label_model import LabelConfig, LabelModel
+from txl_ts.state import State, init_state, put, select
+from txl_ts.training import History, LabelRows, LabelSettings
+from txl_ts.walk import Pace, walk
+
+# Memories of all series together; beyond it none are kept.
+MEMORY_BUDGET = 256 * 1024**2
+_MEM_LEN = 32
+_LONGEST_SEGMENT = 64
+_LONGEST_SERIES_SEGMENT = 256
+
+
+class TabularEstimator(BaseEstimator):
+    """Base of the estimators over ``(X, y)``; see :class:`TXLClassifier` for what the parameters mean."""
+
+    _head: str  # of the model: "classes", "values" or "rows"
+    _model: LabelModel
+    _names: tuple[Name, ...] | None
+    _kept: State
+    config_: LabelConfig
+    history_: History
+
+    def __init__(
+        self,
+        *,
+        patch_len: int = 1,
+        mem_len: int | Literal["auto"] = "auto",
+        lookback: int = 1,
+        half_life: float | Literal["auto"] = "auto",
+        scaler: str = "standard",
+        pooling: str = "last",
+        d_model: int = 32,
+        n_layers: int = 2,
+        n_heads: int = 4,
+        d_ff: int | Literal["auto"] = "auto",
+        dropout: float = 0.1,
+        learning_rate: float = 3e-3,
+        weight_decay: float = 1e-2,
+        max_epochs: int = 30,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.2,
+        patience: int = 5,
+        batch_size: int = 8,
+        segment_len: int | Literal["auto"] = "auto",
+        deterministic: bool = False,
+        random_state: int | RandomState | None = 0,
+        verbose: bool = False,
+    ) -> None:
+        self.patch_len = patch_len
+        self.mem_len = mem_len
+        self.lookback = lookback
+        self.half_life = half_life
+        self.scaler = scaler
+        self.pooling = pooling
+        self.d_model = d_model
+        self.n_layers = n_layers
+        self.n_heads = n_heads
+        self.d_ff = d_ff
+        self.dropout = dropout
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.max_epochs = max_epochs
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.batch_size = batch_size
+        self.segment_len = segment_len
+        self.deterministic = deterministic
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Any:
+        """Tell scikit-learn what is true: NaN is a missing value, panels are three-dimensional."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.three_d_array = True
+        tags.target_tags.single_output = True
+        tags.target_tags.multi_output = False
+        return tags
+
+    def _fit(
+        self,
+        rows: SeriesRows,
+        target: NDArray[np.int64] | NDArray[np.float32],
+        weight: NDArray[np.float32],
+        *,
+        n_outputs: int,
+        scale: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None,
+        by_series: bool = False,
+        n_epochs: int | None = None,
+    ) -> Self:
+        """Train on rows and what is to be said at them, fill the memories; ``n_epochs`` leaves nothing to choose."""
+        begin = clock.perf_counter()
+        labelled = LabelRows(rows.values, target, weight, rows.first, rows.stop)
+        longest = int((rows.stop - rows.first).max())
+        config = self._config(rows.values.shape[1], n_outputs=n_outputs, longest=longest)
+        settings = self._settings(by_series=by_series)
+        split = self._split(labelled, config, settings.random_state, by_series=by_series)
+        if n_epochs is not None:
+            settings, split = (
+                replace(settings, max_epochs=min(n_epochs, settings.max_epochs)),
+                LabelSplit(labelled, None),
+            )
+        self._model, self.history_ = fit_labels(split, labelled, config, settings, scale=scale)
+        self.config_ = config
+        self._label_per = "series" if by_series else "row"
+        self._keep_memories(rows)
+        self._describe()
+        self.fit_seconds_ = clock.perf_counter() - begin
+        return self
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Save weights, memories and parameters to one file (safetensors and JSON; no pickle), atomically.
+
+        Raises
+        ------
+        NotFittedError, SaveError
+        ParameterError
+            If ``random_state`` is a generator, which JSON cannot hold.
+        """
+        self._check_fitted()
+        label_files.save_tabular(path, self)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Self:
+        """Load what :meth:`save` wrote. A file from a stranger can do nothing but fail.
+
+        Raises
+        ------
+        FileFormatError
+            If the file is damaged, crafted, or of another class.
+        """
+        return label_files.load_tabular(path, cls)
+
+    def _learned(self) -> dict[str, Any]:
+        """What a subclass learned beside weights, as plain JSON."""
+        return {}
+
+    def _learn_from(self, document: dict[str, Any]) -> None:
+        """Take back what :meth:`_learned` gave."""
+
+    def _describe(self) -> None:
+        """Derive what is shown from what is kept."""
+        self.n_parameters_ = sum(p.numel() for p in self._model.parameters())
+        config = self.config_
+        self.params_ = config.to_json() | {"reach": config.reach, "state_nbytes": self._model.state_nbytes()}
+
+    def _go_on(
+        self, rows: SeriesRows, target: NDArray[np.int64] | NDArray[np.float32], weight: NDArray[np.float32]
+    ) -> Self:
+        """Train one pass further on new rows alone, then let the memories of their series take them in."""
+        labelled = LabelRows(rows.values, target, weight, rows.first, rows.stop)
+        settings = self._settings(by_series=self._label_per == "series")
+        names = ("",) if rows.names is None else rows.names
+        keeps = self._names is not None and not (rows.panel is not None and rows.names is None)
+        # Before anything is changed: names that do not fit are refused here.
+        state = self._memories_of(rows) if keeps else {}
+        self._model = continue_labels(self._model, labelled, settings)
+        if self._names is not None and keeps:
+            self._advance(rows, state)
+            where = {name: i for i, name in enumerate(self._names)}
+            old = np.array([i for i, name in enumerate(names) if name in where], np.int64)
+            new = np.array([i for i, name in enumerate(names) if name not in where], np.int64)
+            kept = put(self._kept, np.array([where[names[i]] for i in old], np.int64), select(state, old))
+            self._kept = {name: np.concatenate([kept[name], state[name][new]]) for name in kept}
+            self._names = (*self._names, *(names[i] for i in new))
+        return self
+
+    def _read(self, X: Any, *, series_id: Any, time: Any, reset: bool = False) -> SeriesRows:
+        return read_rows(self, X, series_id=series_id, time=time, reset=reset)
+
+    def _walk(self, X: Any, *, series_id: Any, time: Any, start: Any) -> NDArray[np.float32]:
+        """Answers for X: (n_rows, K); of a panel (n_series, K) or (n_series, n_rows, K)."""
+        self._check_fitted()
+        check_start(start)
+        rows = self._read(X, series_id=series_id, time=time)
+        self._refuse_unnamed(rows)
+        state = None if start is None else self._memories_of(rows)
+        last_only = rows.panel is not None and self._label_per == "series"
+        # All rows of a panel get an answer, those behind the end of a series too.
+        stop = rows.stop if last_only or rows.panel is None else rows.first + rows.panel[1]
+        runs = [rows.values[a:b] for a, b in zip(rows.first, stop, strict=True)]
+        wanted = np.array([len(run) - 1 for run in runs], np.int64) if last_only else None
+        width = self.config_.d_model if self._head == "rows" else self.config_.n_outputs
+        out = np.empty((len(runs) if last_only else len(rows.values), width), np.float32)
+        for stretch in walk(self._model, runs, state, wanted_from=wanted, pace=Pace(bool(self.deterministic))):
+            for y, lane in zip(stretch.y, stretch.lanes, strict=True):
+                if not last_only:
+                    at = rows.first[lane] + stretch.row
+                    out[at : at + len(y)] = y
+                elif stretch.row + len(y) == len(runs[lane]):
+                    out[lane] = y[-1]
+        if last_only:
+            return out
+        out = rows.in_order_of_x(out)
+        return out if rows.panel is None else out.reshape(*rows.panel, -1)
+
+    # -- memories ---------------------------------------------------------------------------------------------------
+
+    def _keep_memories(self, rows: SeriesRows) -> None:
+        """Walk the series once with the final weights; those of an unnamed panel cannot be asked for again."""
+        self._named = rows.names is not None
+        self._names, self._kept = None, {}
+        n = len(rows.first)
+        if (rows.panel is not None and rows.names is None) or n * self._model.state_nbytes() > MEMORY_BUDGET:
+            return
+        self._names = rows.names if rows.names is not None else ("",)
+        self._kept = init_state(self._model.state_specs(), n_lanes=n)
+        self._advance(rows, self._kept)
+
+    def _advance(self, rows: SeriesRows, state: State) -> None:
+        """Take rows in; ``state`` is moved on in place."""
+        wanted = rows.stop - rows.first  # no answer is wanted
+        for _ in walk(self._model, rows.runs, state, wanted_from=wanted, pace=_PACE):
+            pass
+
+    def _memories_of(self, rows: SeriesRows) -> State:
+        """Copies of the kept memories of these series; empty ones for new series."""
+        if self._names is None:
+            raise StateError(
+                "no memories were kept: a panel without series_id cannot be told apart later, and all memories "
+                f"together must fit into {MEMORY_BUDGET // 1024**2} MiB. Name the series with series_id=…, or leave "
+                "start out."
+            )
+        if self._named != (rows.names is not None) or (rows.panel is not None and rows.names is None):
+            raise StateError(
+                "start='fitted' continues series by their names: give series_id both to fit and here, or to neither "
+                "(X is one series then)."
+            )
+        names = rows.names if rows.names is not None else ("",)
+        where = {name: i for i, name in enumerate(self._names)}
+        state = init_state(self._model.state_specs(), n_lanes=len(names))
+        known = np.array([i for i, name in enumerate(names) if name in where], np.int64)
+        return put(state, known, select(self._kept, np.array([where[names[i]] for i in known], np.int64)))
+
+    def _refuse_unnamed(self, rows: SeriesRows) -> None:
+        """A model of several series that is given rows without names would run across them, and nobody would know."""
+        if self._named and rows.names is None and rows.panel is None and len(rows.values) > 1:
+            raise ParameterError(
+                f"{type(self).__name__} was fitted with series_id and is given {len(rows.values)} rows without: one "
+                "memory would run across all of them. Pass series_id=… (one name per row, or one name if they are one "
+                "series). Under cross_validate and GridSearchCV request it for predict and score too, see "
+                "docs/estimators.md."
+            )
+
+    # -- parameters -------------------------------------------------------------------------------------------------
+
+    def _config(self, n_channels: int, *, n_outputs: int, longest: int) -> LabelConfig:
+        mem_len = _MEM_LEN if self.mem_len == "auto" else self.mem_len
+        return LabelConfig(
+            patch_len=self.patch_len,
+            lookback=self.lookback,
+            d_model=self.d_model,
+            n_layers=self.n_layers,
+            n_heads=self.n_heads,
+            dropout=self.dropout,
+            mem_len=min(mem_len, max(longest - 1, 1)) if self.mem_len == "auto" else mem_len,
+            half_life=64 if self.half_life == "auto" else self.half_life,
+            d_ff=2 * self.d_model if self.d_ff == "auto" else self.d_ff,
+            scaler=self.scaler,
+            pooling=self.pooling,
+            head=self._head,
+            n_channels=n_channels,
+            n_outputs=n_outputs,
+        )
+
+    def _settings(self, *, by_series: bool) -> LabelSettings:
+        segment = _LONGEST_SERIES_SEGMENT if by_series else _LONGEST_SEGMENT
+        seed = self.random_state
+        if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
+            seed = int(check_random_state(seed).randint(2**31 - 1))
+        return LabelSettings(
+            learning_rate=self.learning_rate,
+            weight_decay=self.weight_decay,
+            max_epochs=self.max_epochs,
+            patience=self.patience,
+            batch_size=self.batch_size,
+            segment_len=segment if self.segment_len == "auto" else self.segment_len,
+            random_state=int(seed),
+            verbose=bool(self.verbose),
+        )
+
+    def _split(self, rows: LabelRows, config: LabelConfig, seed: int, *, by_series: bool) -> LabelSplit:
+        fraction = check_number("validation_fraction", self.validation_fraction, at_least=0, below=1, example=0.2)
+        wanted = self.early_stopping
+        if not isinstance(wanted, bool | np.bool_):
+            raise ParameterError(f"early_stopping={wanted!r} must be True or False.")
+        if not wanted or not fraction:
+            return LabelSplit(rows, None)
+        strata = rows.target[rows.stop - 1].astype(np.int64) if by_series and rows.target.ndim == 1 else None
+        return hold_out(rows, fraction=fraction, reach=config.reach, strata=strata, seed=seed)
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "config_"):
+            raise NotFittedError(f"this {type(self).__name__} is not fitted yet. Call fit(X, y) first.")
+
+
+_PACE = Pace()
