@@ -370,7 +370,7 @@ def test_at_most_five_missing_cells_are_shown(covered):
     with pytest.raises(FrameError, match="without futr_df the forecast lacks 18 cells") as caught:
         covered.predict()
     assert str(caught.value).count("'temp'") + str(caught.value).count("'free'") == 5 + 2
-    assert "futr_df=make_future_frame()" in str(caught.value)
+    assert "futr_df=make_future_frame(h=3)" in str(caught.value)
 
 
 def bad_fits():

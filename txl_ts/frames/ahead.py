@@ -159,8 +159,9 @@ def _refuse_missing(out: FloatArray, rows: Ahead, roles: Roles, *, given: bool) 
     ]
     what = "futr_df lacks" if given else "futr_cols are known ahead, and without futr_df the forecast lacks"
     raise FrameError(
-        f"{what} {counted(len(missing), 'cell')}, such as {', '.join(shown)}. Give futr_df=make_future_frame() with "
-        f"the columns {list(roles.futr)} filled in, or on_missing='mask' to forecast without what is not known."
+        f"{what} {counted(len(missing), 'cell')}, such as {', '.join(shown)}. Give "
+        f"futr_df=make_future_frame(h={rows.n}) with the columns {list(roles.futr)} filled in, or on_missing='mask' to "
+        "forecast without what is not known."
     )
 
 
