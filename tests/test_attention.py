@@ -44,12 +44,13 @@ def attend(attention, x, *, n_past=0):
     """Rows after the first ``n_past``, which lie in the memory; what does not fit is cut off, what lacks is hidden."""
     mem_len = attention.mem_len
     with torch.no_grad():
-        past = attention.project(x[:, :n_past])[:, max(0, n_past - mem_len) :]
-        lacking = mem_len - past.shape[1]
-        past = torch.cat([torch.full((len(x), lacking, 2, D), 7.0, dtype=x.dtype), past], dim=1)
+        past = [kind[:, :, max(0, n_past - mem_len) :] for kind in attention.project(x[:, :n_past])]
+        lacking = mem_len - past[0].shape[2]
+        filler = torch.full((len(x), H, lacking, D // H), 7.0, dtype=x.dtype)
         visible = (torch.arange(mem_len) >= lacking).expand(len(x), -1)
         own = x[:, n_past:]
-        return attention(own, torch.cat([past, attention.project(own)], dim=1), visible)
+        pairs = zip(past, attention.project(own), strict=True)
+        return attention(own, *(torch.cat([filler, before, now], dim=2) for before, now in pairs), visible)
 
 
 def expected_attention(attention, x, **sizes):
@@ -163,14 +164,20 @@ def make_backbone(*, mem_len, stride):
     return randomise(Backbone(config)), Fifo(mem_len=mem_len, stride=stride)
 
 
-def run_backbone(backbone, memory, x, chunks, *, n_kinds=2, filler=0.0):
-    mem, count = memory.specs(n_layers=N_LAYERS, n_kinds=n_kinds, d_model=D)
-    ring = torch.full((len(x), *mem.shape), filler, dtype=x.dtype)
+KINDS = {"hidden rows": {"kinds": ("hidden",), "n_heads": 1, "d_head": D}}
+KINDS["keys and values"] = {"kinds": ("keys", "values"), "n_heads": H, "d_head": D // H}
+
+
+def run_backbone(backbone, memory, x, chunks, *, form="keys and values", filler=0.0):
+    n_kinds = len(KINDS[form]["kinds"])
+    *specs, count = memory.specs(n_layers=N_LAYERS, **KINDS[form])
+    every = [torch.full((len(x), *spec.shape), filler, dtype=x.dtype) for spec in specs]
+    rings = [tuple(every[i : i + n_kinds]) for i in range(0, len(every), n_kinds)]
     counters = torch.zeros(len(x), *count.shape, dtype=torch.int32)
     out = []
     with torch.no_grad():
         for chunk in x.split(chunks, dim=1):
-            y, ring, counters = backbone(chunk, ring, counters, memory=memory)
+            y, rings, counters = backbone(chunk, rings, counters, memory=memory)
             out.append(y)
     return torch.cat(out, dim=1)
 
@@ -199,7 +206,7 @@ def test_backbone_over_hidden_rows_equals_the_closed_form(stride):
     x = random_rows(2, 102, D)
     expected = expected_backbone(backbone, x, mem_len=5, stride=stride)
     np.testing.assert_allclose(
-        run_backbone(backbone, memory, x, CHUNKS["uneven"], n_kinds=1).numpy(), expected, **EXACT
+        run_backbone(backbone, memory, x, CHUNKS["uneven"], form="hidden rows").numpy(), expected, **EXACT
     )
 
 
@@ -210,11 +217,11 @@ def test_interleaved_phases_may_be_long_enough_for_blocks():
     np.testing.assert_allclose(run_backbone(backbone, memory, x, 139).numpy(), expected, **EXACT)
 
 
-@pytest.mark.parametrize("n_kinds", [1, 2])
+@pytest.mark.parametrize("form", KINDS)
 @pytest.mark.parametrize("filler", [math.nan, math.inf, 1e300])
-def test_what_lies_in_unfilled_slots_never_reaches_an_output(n_kinds, filler):
+def test_what_lies_in_unfilled_slots_never_reaches_an_output(form, filler):
     backbone, memory = make_backbone(mem_len=5, stride=4)
     x = random_rows(2, 102, D)
-    clean = run_backbone(backbone, memory, x, CHUNKS["uneven"], n_kinds=n_kinds)
-    dirty = run_backbone(backbone, memory, x, CHUNKS["uneven"], n_kinds=n_kinds, filler=filler)
+    clean = run_backbone(backbone, memory, x, CHUNKS["uneven"], form=form)
+    dirty = run_backbone(backbone, memory, x, CHUNKS["uneven"], form=form, filler=filler)
     assert torch.equal(dirty, clean)

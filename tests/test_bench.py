@@ -9,9 +9,10 @@ import pandas as pd
 import pytest
 
 from tests.oracles import ridge_windows
-from txl_ts.bench import BENCHES, ett, m4, report, run_m4
+from txl_ts.bench import BENCHES, ett, m4, report, run_m4, step
 from txl_ts.bench.baselines import EqualContextRidge, last_value, score_origins, seasonal_naive
 from txl_ts.bench.forecasters import Variant, memory_variants, validation_error
+from txl_ts.config import ModelConfig
 from txl_ts.errors import FrameError, ParameterError, ShapeError
 
 H, LOOK_BACK = 3, 5
@@ -348,3 +349,15 @@ def test_the_variant_without_memory_sees_as_far_by_its_linear_path():
     assert dict(reset.params) == {"lookback": 96, "carry_memory": False}
     assert dict(off.params) == {"lookback": 504, "mem_len": 0}
     assert [variant.name for variant in (carried, reset, off)] == ["TXL", "TXL, memory reset", "TXL, memory off"]
+
+
+def test_one_row_is_timed_beside_everything_that_people_use_instead():
+    pytest.importorskip("onnxruntime", reason="the extra `ort` is not installed")
+    small = {"h": 2, "half_life": 8.0, "quantiles": (0.5,), "patch_len": 1, "stride": 1, "mem_len": 6, "lookback": 0}
+    small |= {"d_model": 8, "n_layers": 2, "n_heads": 2, "d_ff": 16}
+    table = step.run(sizes={"tiny": ModelConfig(**small)}, paper_window=12)
+    (row,) = table["rows"]
+    assert set(row) == set(step.COLUMNS)
+    assert all(value > 0 for value in row.values() if isinstance(value, float))
+    assert row["floor_us"] == pytest.approx(4 * (2 * (4 * 64 + 2 * 8 * 16) + 2 * 8 * (3 * 6 + 1)) / 50_000)
+    assert "12 rows" in table["notes"][0]

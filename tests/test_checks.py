@@ -1,5 +1,6 @@
 """Our own parts pass the checks that every part must pass, and broken ones do not."""
 
+import json
 from functools import partial
 
 import numpy as np
@@ -18,10 +19,11 @@ from txl_ts.checks import (
 )
 from txl_ts.config import ModelConfig
 from txl_ts.embeddings import PatchEmbedding, RunningNormaliser, StandardNormaliser
-from txl_ts.errors import TxlError
+from txl_ts.errors import ParameterError, TxlError
 from txl_ts.heads import QuantileHead
 from txl_ts.memory import Fifo
 from txl_ts.model import TXLModel
+from txl_ts.runtime import StreamSession, read_contract
 
 
 class ModelSession:
@@ -97,7 +99,7 @@ class ShowsEverything(Fifo):
 
 class KeepsOneRowOfEachCall(Fifo):
     def write(self, ring, count, rows):
-        return super().write(ring, count, rows[:, -1:].expand_as(rows))
+        return super().write(ring, count, rows[:, :, -1:].expand_as(rows))
 
 
 class ReadsTheMeanOfAllLanes(Fifo):
@@ -116,7 +118,7 @@ class MultipliesByTheMask(Fifo):
         visible = self.visible(count)
         slot = torch.remainder(count[:, 1:] - self.n_rows + torch.arange(self.n_rows), self.n_slots).long()
         index = slot[:, None, :, None].expand(-1, ring.shape[1], -1, ring.shape[3])
-        return ring.gather(2, index).transpose(1, 2) * visible[:, :, None, None]
+        return ring.gather(2, index) * visible[:, None, :, None]
 
 
 BROKEN_MEMORIES = {
@@ -147,7 +149,7 @@ class LooksAhead(RunningNormaliser):
 class TrustsEveryValue(RunningNormaliser):
     def forward(self, x, present, norm):
         scale, norm = super().forward(x, present, norm)
-        return scale, torch.cat([norm[..., :3], norm[..., 3:] + x[:, -1, :, None] ** 2 * 0], dim=-1)
+        return scale, torch.cat([norm[:, :3], norm[:, 3:] + x[:, -1:] ** 2 * 0], dim=1)
 
 
 @pytest.mark.parametrize(
@@ -298,6 +300,193 @@ class PassesNanOn(LastValue):
 )
 def test_a_broken_session_is_caught(session, promise):
     assert_caught(check_session(session), promise)
+
+
+# ------------------------------------------------------------------------------------------------------- named streams
+
+CONTRACT = {
+    "schema": "1.0.0",
+    "model_digest": "ab" * 32,
+    "inputs": [
+        {"name": "x", "dims": ["batch", "time", 1], "channels": [{"name": "y"}]},
+        {"name": "start", "dims": ["batch", 1]},
+    ],
+    "outputs": [{"name": "y"}],
+    "states": [{"in": "past.00.sum", "out": "present.00.sum", "dtype": "float32", "dims": [1], "init": "zeros"}],
+    "freq": "5",
+    "time": {"kind": "integer", "step": 5},
+    "segment": {"min": 1, "max": 32, "trained": 8},
+    "memory": {"length": 1, "stride": 1, "reach": 4},
+    "horizon": 1,
+    "quantiles": [0.5],
+    "lane_independent": True,
+}
+
+
+class FadingSum:
+    """What a session of named streams drives: a sum that fades with every row, missing ones among them."""
+
+    def __init__(self, **changes):
+        self.contract = read_contract(json.dumps(CONTRACT | changes), where="here")
+
+    def run(self, feed):
+        x, total = np.nan_to_num(feed["x"]), feed["past.00.sum"] * (feed["start"] == 0)
+        y = np.empty((*x.shape[:2], 1, 1, 1), "float32")
+        for t in range(x.shape[1]):
+            total = (np.float32(0.9) * total + np.float32(0.1) * x[:, t]).astype("float32")
+            y[:, t, 0, 0] = total
+        return [y, total]
+
+
+class FadingSums(StreamSession):
+    """The smallest session of named streams."""
+
+    def __init__(self, **changes):
+        self._begin(FadingSum(**changes))
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        *check_session(FadingSums, protocol="streams"),
+        *check_session(partial(FadingSums, time={"kind": "datetime"}, freq="MS"), protocol="streams"),
+    ],
+    ids=str,
+)
+def test_the_smallest_session_of_streams_keeps_every_promise(check):
+    check()
+
+
+class StepsOneAfterTheOther(FadingSums):
+    def step(self, rows):
+        return {name: super(StepsOneAfterTheOther, self).step({name: row})[name] for name, row in dict(rows).items()}
+
+
+class SwallowsErrors(FadingSums):
+    def step(self, rows):
+        try:
+            return super().step(rows)
+        except TxlError:
+            return {}
+
+
+class RaisesOthersErrors(FadingSums):
+    def reset(self, name):
+        self._slab.clear(self._lanes[name])
+
+
+class ForksShareALane(FadingSums):
+    def copy(self, name, new):
+        super().copy(name, new)
+        self._lanes[new] = self._lanes[name]
+
+
+class RestoresRoughly(FadingSums):
+    def restore(self, path):
+        super().restore(path)
+        for array in self._slab._arrays:
+            array *= np.float32(1.001)
+
+
+class StartsNothing(FadingSum):
+    def run(self, feed):
+        return super().run({**feed, "start": np.zeros_like(feed["start"])})
+
+
+class LeavesTraces(FadingSums):
+    """Whoever gets the lane of a closed stream finds what was in it, and is not told to begin."""
+
+    def __init__(self):
+        self._begin(StartsNothing())
+
+    def _gathered(self, names):
+        state = super()._gathered(names)
+        for array, ours in zip(state, self._slab._arrays, strict=True):
+            array[[name not in self._lanes for name in names]] = ours[0]
+        return state
+
+
+class IgnoresTimes(FadingSums):
+    def step(self, rows):
+        return super().step({name: {"values": row["values"]} for name, row in rows.items()})
+
+
+class CountsItsCalls(FadingSum):
+    n_calls = 0
+
+    def run(self, feed):
+        self.n_calls += 1
+        y, total = super().run(feed)
+        return [y + np.float32(self.n_calls), total]
+
+
+class RemembersItsCalls(FadingSums):
+    def __init__(self):
+        self._begin(CountsItsCalls())
+
+
+class CentresSteps(FadingSum):
+    def run(self, feed):
+        return super().run({**feed, "x": feed["x"] - np.nan_to_num(feed["x"]).mean(axis=0)})
+
+
+class CentresItsStreams(FadingSums):
+    def __init__(self):
+        self._begin(CentresSteps())
+
+
+class AnswersInOneBuffer(FadingSums):
+    def step(self, rows):
+        out = super().step(rows)
+        self.buffer = getattr(self, "buffer", np.zeros((4, 100, 1, 1), np.float32))
+        for i, result in enumerate(out.values()):
+            view = self.buffer[i, : len(result.forecasts)]
+            view[:] = result.forecasts
+            object.__setattr__(result, "forecasts", view)
+        return out
+
+
+class CleansTheCallersRows(FadingSums):
+    def step(self, rows):
+        for row in dict(rows).values():
+            np.nan_to_num(row["values"]["y"], copy=False)
+        return super().step(rows)
+
+
+class SortsItsStreams(FadingSums):
+    @property
+    def streams(self):
+        return tuple(sorted(super().streams, key=str))
+
+
+@pytest.mark.parametrize(
+    ("session", "promise"),
+    [
+        (StepsOneAfterTheOther, "a refused call leaves every stream as it was"),
+        (SwallowsErrors, "a refused call leaves every stream as it was"),
+        (RaisesOthersErrors, "a refused call leaves every stream as it was"),
+        (ForksShareALane, "a copy is a fork"),
+        (RestoresRoughly, "a restored snapshot goes on bit equal"),
+        (LeavesTraces, "a closed stream is gone and leaves no trace"),
+        (IgnoresTimes, "rows that did not come are missing rows"),
+        (IgnoresTimes, "a gap beyond the reach begins the stream anew"),
+        (RemembersItsCalls, "the split of rows does not matter"),
+        (RemembersItsCalls, "catching up equals row by row"),
+        (RemembersItsCalls, "a new name begins by itself"),
+        (CentresItsStreams, "any subset may step"),
+        (CentresItsStreams, "bad values in one stream change no bit of the others"),
+        (AnswersInOneBuffer, "results do not change later"),
+        (CleansTheCallersRows, "the rows of a call stay untouched"),
+        (SortsItsStreams, "a step answers every row of the streams that were given"),
+    ],
+)
+def test_a_broken_session_of_streams_is_caught(session, promise):
+    assert_caught(check_session(session, protocol="streams"), promise)
+
+
+def test_a_protocol_that_nobody_speaks_is_refused():
+    with pytest.raises(ParameterError, match="protocol='grpc', expected 'state' or 'streams'"):
+        check_session(LastValue, protocol="grpc")
 
 
 def test_a_failed_check_is_an_assertion_error_and_ours():

@@ -19,12 +19,13 @@ from txl_ts import __version__
 from txl_ts.config import ModelConfig
 from txl_ts.errors import ExportError, MissingExtraError
 from txl_ts.export.graph import StreamGraph
-from txl_ts.model import TXLModel
+from txl_ts.model import TXLModel, is_memory
 from txl_ts.state import init_state, to_arrays
 
 SIZES = {"h": 3, "quantiles": (0.1, 0.5, 0.8), "n_channels": 1, "patch_len": 4, "stride": 3, "mem_len": 2}
 SIZES |= {"lookback": 6, "half_life": 24.0, "d_model": 8, "n_layers": 2, "n_heads": 2, "d_ff": 10}
 N_SLOTS = 9  # stride · (mem_len + 1)
+COUNT = "past.04.count"
 ABOUT = {
     "model_type": "forecaster",
     "model_digest": "0" * 64,
@@ -121,6 +122,11 @@ def fresh(model, n_lanes):
     return to_arrays(init_state(model.state_specs(), n_lanes=n_lanes))
 
 
+def is_ring(name):
+    """Whether a tensor of the graph is a layer's memory."""
+    return is_memory(name.split(".", 2)[2])
+
+
 def distance(a, b):
     np.testing.assert_array_equal(np.isnan(a), np.isnan(b))
     a, b = np.nan_to_num(a.astype(np.float64)), np.nan_to_num(b.astype(np.float64))
@@ -167,7 +173,7 @@ def test_the_form_of_the_graph_gives_the_models_numbers(changes, length):
 def test_what_lies_in_unfilled_slots_does_not_show(length):
     model, x = make_model(), walk(2, 40)
     state = model.init_state(2)
-    dirty = {**state, "mem": torch.full_like(state["mem"], 1e6)}
+    dirty = {name: torch.full_like(t, 1e6) if is_memory(name) else t for name, t in state.items()}
     found, _ = run_graph(model, x, length=length, state=dirty)
     assert_same_bits(found, run_graph(model, x, length=length, state=state)[0])
 
@@ -311,6 +317,31 @@ def test_the_contract_counts_the_bytes_of_a_lane(exported):
 # --------------------------------------------------------------------------------------------------------------- parity
 
 
+@pytest.mark.parametrize("changes", [{}, {"mem_len": 0}, {"n_channels": 2, "stride": 5}], ids=str)
+def test_the_drawn_states_of_the_parity_are_ones_that_streams_have_and_no_two_lanes_are_alike(changes):
+    from txl_ts.export.onnx import _drawn_state
+
+    model = make_model(**changes)
+    turn = model.config.stride * (model.config.mem_len + 1)
+    state = {name: t.numpy() for name, t in _drawn_state(model, np.random.default_rng(0), 7).items()}
+    for spec in model.state_specs():
+        array = state[spec.name]
+        assert (array.shape[1:], array.dtype) == (spec.shape, np.dtype(spec.dtype))
+        assert np.isfinite(array).all()
+        if spec.dtype == "float32":
+            assert len(np.unique(array.reshape(7, -1), axis=0)) == 7
+    valid, phase = state["count"].T
+    assert valid.max() == turn  # saturated, and one that is about to be
+    assert {turn - 1, turn} <= set(valid.tolist())
+    assert {turn - 1, 0} <= set(phase.tolist())  # about to wrap, and just wrapped
+
+
+def test_the_parity_is_measured_from_empty_and_from_drawn_states(exported):
+    parity = exported.contract["parity"]
+    assert parity["states"] == ["empty", "drawn"]
+    assert parity["rows"] >= 256 * len(parity["states"])
+
+
 @pytest.mark.parametrize("n_lanes", [1, 3, 64])
 def test_the_file_gives_the_models_numbers_in_any_split_into_calls(exported, n_lanes):
     x = walk(n_lanes, 1000)
@@ -325,7 +356,7 @@ def test_the_file_gives_the_models_numbers_in_any_split_into_calls(exported, n_l
 def test_a_lane_that_starts_anew_equals_a_fresh_one_to_the_bit(exported):
     x = walk(2, 90)
     used = run_file(exported.session, x, fresh(exported.model, 2), length=30)[1]
-    used["past.00.mem"] = np.full_like(used["past.00.mem"], FINITE_FLOAT32)
+    used = {name: np.full_like(a, FINITE_FLOAT32) if is_ring(name) else a for name, a in used.items()}
     found, state = run_file(exported.session, x, used, length=7, restarts={0: [0, 1]})
     wanted, state_wanted = run_file(exported.session, x, fresh(exported.model, 2), length=7)
     assert_same_bits(found, wanted)
@@ -339,9 +370,9 @@ def test_forecasts_do_not_depend_on_where_the_ring_begins(exported, length):
     before = run_file(exported.session, x[:, :100], fresh(exported.model, 1), length=50)[1]
     wanted = run_model(exported.model, x)[0][:, 100:]
     for turn in range(N_SLOTS):  # one of them begins in the last slot before the wrap
-        state = {**before, "past.00.mem": np.roll(before["past.00.mem"], turn, axis=3)}
-        valid, phase = before["past.01.count"][0]
-        state["past.01.count"] = np.array([[valid, (phase + turn) % N_SLOTS]], np.int32)
+        state = {name: np.roll(a, turn, axis=2) if is_ring(name) else a for name, a in before.items()}
+        valid, phase = before[COUNT][0]
+        state[COUNT] = np.array([[valid, (phase + turn) % N_SLOTS]], np.int32)
         assert distance(run_file(exported.session, x[:, 100:], state, length=length)[0], wanted) <= CLOSE
 
 
@@ -403,6 +434,90 @@ def test_the_reference_evaluator_agrees_over_chained_calls(exported):
     assert_close_states(state, state_wanted)
 
 
+# --------------------------------------------------------------------------------------- one row of one lane, in place
+
+
+@pytest.fixture(scope="session")
+def step_session(exported):
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    path = exported.path.with_suffix(".step.onnx")
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def test_the_graph_of_one_row_gives_the_models_numbers(exported, step_session):
+    x, restarts = walk(1, 1000), {411: [0], 700: [0]}
+    wanted, state_wanted = run_model(exported.model, x, restarts=restarts)
+    found, state = run_file(step_session, x, fresh(exported.model, 1), length=1, restarts=restarts)
+    assert distance(found, wanted) <= CLOSE
+    assert_close_states(state, state_wanted)
+
+
+def test_the_two_graphs_take_each_others_states(exported, step_session):
+    x, state = walk(1, 120), fresh(exported.model, 1)
+    wanted = run_model(exported.model, x)[0]
+    found = []
+    for session, begin, end, length in (
+        (exported.session, 0, 50, 7),
+        (step_session, 50, 61, 1),
+        (exported.session, 61, 100, 39),
+        (step_session, 100, 120, 1),
+    ):
+        y, state = run_file(session, x[:, begin:end], state, length=length)
+        found.append(y)
+    assert distance(np.concatenate(found, axis=1), wanted) <= CLOSE
+
+
+def test_the_graph_of_one_row_has_fixed_sizes_and_says_so(exported, step_session):
+    import onnx
+
+    proto = onnx.load(exported.path.with_suffix(".step.onnx"))
+    sizes = [dim for entry in [*proto.graph.input, *proto.graph.output] for dim in dims_of(entry)]
+    assert all(isinstance(dim, int) for dim in sizes)
+    inside = json.loads(next(entry.value for entry in proto.metadata_props if entry.key == "txl_ts.contract"))
+    assert inside.pop("fixed") == {"batch": 1, "time": 1}
+    assert {**inside, "parity": None} == {**exported.contract, "parity": None}
+
+
+def in_place(session, x, state, places, *, length, restarts):
+    """Run calls of one length with some states bound to the buffers that they came from."""
+    n_lanes = len(x)
+    binding, found = session.io_binding(), []
+    shapes = {entry.name: entry.shape for entry in session.get_outputs()}
+    y = np.zeros([n_lanes, length, *shapes["y"][2:]], np.float32)
+    feed = {"x": np.zeros((n_lanes, length, x.shape[2]), np.float32), "start": np.zeros((n_lanes, 1), np.int32)}
+    feed |= {name: array.copy() for name, array in state.items()}
+    out = {name.replace("past", "present"): a if name in places else a.copy() for name, a in list(feed.items())[2:]}
+    for name, array in feed.items():
+        binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+    for name, array in {"y": y, **out}.items():
+        binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+    for row in range(0, x.shape[1], length):
+        feed["x"][:] = x[:, row : row + length]
+        feed["start"][:] = flags(n_lanes, row, restarts)
+        session.run_with_iobinding(binding)
+        found.append(y.copy())
+        for name, array in out.items():
+            feed[name.replace("present", "past")][...] = array
+    return np.concatenate(found, axis=1), {name: feed[name] for name in state}
+
+
+@pytest.mark.parametrize(("form", "length"), [("any lanes", 1), ("any lanes", 8), ("any lanes", 20), ("one row", 1)])
+def test_rings_may_be_written_where_they_lie(exported, step_session, form, length):
+    """The copying mode is the oracle: a write that came before a read of the old rows would show."""
+    session, n_lanes = (exported.session, 3) if form == "any lanes" else (step_session, 1)
+    x, restarts = walk(n_lanes, 80), {40: [0]}
+    places = exported.contract["in_place"]
+    assert [name for name in fresh(exported.model, 1) if is_ring(name)] == places
+    found, state = in_place(session, x, fresh(exported.model, n_lanes), places, length=length, restarts=restarts)
+    wanted, state_wanted = run_file(session, x, fresh(exported.model, n_lanes), length=length, restarts=restarts)
+    assert_same_bits(found, wanted)
+    for name, array in state.items():
+        assert_same_bits(array, state_wanted[name])
+
+
 # -------------------------------------------------------------------------------------------- what is refused at export
 
 
@@ -414,12 +529,12 @@ def read_no_memory(proto):
     """All readers of the memory get the same random numbers instead."""
     from onnx import numpy_helper
 
-    shape = dims_of(next(entry for entry in proto.graph.input if entry.name == "past.00.mem"))[1:]
+    shape = dims_of(next(entry for entry in proto.graph.input if entry.name == "past.00.keys_0"))[1:]
     noise = np.random.default_rng(0).normal(size=(3, *shape)).astype(np.float32)
     proto.graph.initializer.append(numpy_helper.from_array(noise, "noise"))
     for node in proto.graph.node:
         for i, name in enumerate(node.input):
-            if name == "past.00.mem":
+            if name == "past.00.keys_0":
                 node.input[i] = "noise"
 
 
@@ -429,9 +544,9 @@ def keep_the_memory_still(proto):
 
     for node in proto.graph.node:
         for i, name in enumerate(node.output):
-            if name == "present.00.mem":
+            if name == "present.00.keys_0":
                 node.output[i] = "moved"
-    proto.graph.node.append(helper.make_node("Identity", ["past.00.mem"], ["present.00.mem"]))
+    proto.graph.node.append(helper.make_node("Identity", ["past.00.keys_0"], ["present.00.keys_0"]))
 
 
 def turn_a_weight(proto):
@@ -459,12 +574,12 @@ def branch(proto):
 def rename_a_state(proto):
     """A state comes out under a name that does not pair."""
     for entry in [*proto.graph.output, *proto.graph.node]:
-        if getattr(entry, "name", "") == "present.02.norm":
-            entry.name = "present.02.moments"
+        if getattr(entry, "name", "") == "present.05.norm":
+            entry.name = "present.05.moments"
     for node in proto.graph.node:
         for i, name in enumerate(node.output):
-            if name == "present.02.norm":
-                node.output[i] = "present.02.moments"
+            if name == "present.05.norm":
+                node.output[i] = "present.05.moments"
 
 
 @pytest.fixture
@@ -479,7 +594,9 @@ def export_spoilt(exported, monkeypatch, tmp_path):
         proto.CopyFrom(exported.proto)
         del proto.metadata_props[:]
         spoil(proto)
-        monkeypatch.setattr("txl_ts.export.onnx._exported", lambda *_: proto)
+        fixed = onnx.load(exported.path.with_suffix(".step.onnx"))
+        del fixed.metadata_props[:]
+        monkeypatch.setattr("txl_ts.export.onnx._exported", lambda graph, _: fixed if graph.fixed else proto)
         return export_onnx(exported.model, tmp_path / "load.onnx", about=ABOUT)
 
     return export
@@ -487,17 +604,17 @@ def export_spoilt(exported, monkeypatch, tmp_path):
 
 def test_a_good_graph_is_written_with_its_contract_and_nothing_else(exported, export_spoilt, tmp_path):
     assert export_spoilt(spoil_nothing) == exported.contract
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["load.contract.json", "load.onnx"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["load.contract.json", "load.onnx", "load.step.onnx"]
 
 
 @pytest.mark.parametrize(
     ("spoil", "text"),
     [
-        (read_no_memory, r"does not use its inputs \['past.00.mem'\]: it would forget"),
+        (read_no_memory, r"does not use its inputs \['past.00.keys_0'\]: it would forget"),
         (keep_the_memory_still, r"the graph and the model differ by .* of the largest value"),
         (turn_a_weight, r"the graph and the model differ by .* of the largest value"),
         (branch, r"holds control flow \(\['If'\]\)"),
-        (rename_a_state, r"states do not pair: .*present.02.moments"),
+        (rename_a_state, r"states do not pair: .*present.05.moments"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

@@ -89,7 +89,7 @@ def test_predict_equals_the_closed_form_of_each_whole_series(fitted, history):
 
 def test_the_memories_matter_or_the_tests_of_this_file_would_prove_nothing(fitted, history):
     other = copy.deepcopy(fitted)
-    for name in ("mem", "count"):
+    for name in set(other._fleet.state) - {"norm", "rows"}:
         other._fleet.state[name][:] = 0
     nxt = after(history, 1).assign(y=0.0)
     a, b = copy.deepcopy(fitted), other

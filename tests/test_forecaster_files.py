@@ -69,8 +69,9 @@ def state_table(model):
     table = {}
     for i, (name, array) in enumerate(model._fleet.state.items()):
         table[f"past.{i:02d}.{name}"] = (array.shape, str(array.dtype))
-    assert list(model._fleet.state) == ["mem", "count", "norm", "rows"]
-    assert model._fleet.state["mem"].size >= n * sizes.n_layers * 2 * slots * sizes.d_model
+    rings = [f"{kind}_{layer}" for layer in range(sizes.n_layers) for kind in ("keys", "values")]
+    assert list(model._fleet.state) == [*rings, "count", "norm", "rows"]
+    assert model._fleet.state["keys_0"].size >= n * slots * sizes.d_model
     return table
 
 
@@ -196,7 +197,7 @@ def test_an_exported_state_holds_the_memories_under_the_graphs_names(fitted, row
     state = load(
         tmp_path / "state.txl", role="stream-state", expected=lambda config, at: {"state": state_table(fitted)}
     )
-    assert sorted(state.tensors["state"]) == ["past.00.mem", "past.01.count", "past.02.norm", "past.03.rows"]
+    assert sorted(state.tensors["state"]) == list(state_table(fitted))
     for name, array in state.tensors["state"].items():
         assert array.tobytes() == fitted._fleet.state[name[len("past.00.") :]].tobytes()
     assert state.positions["ids"] == ["T1", "T2", "T3"]
@@ -204,7 +205,7 @@ def test_an_exported_state_holds_the_memories_under_the_graphs_names(fitted, row
     assert [pd.Timestamp(stamp) for stamp in state.positions["last_stamps"]] == last.to_list()
     assert state.config["freq"] == "1h"
     assert state.config["model"]["d_model"] == 8
-    assert [spec["name"] for spec in state.config["states"]] == ["mem", "count", "norm", "rows"]
+    assert [spec["name"] for spec in state.config["states"]] == list(fitted._fleet.state)
 
 
 def test_a_state_belongs_to_exactly_one_model(fitted, tiny, rows, tmp_path):

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from txl_ts.checks import check_session
 from txl_ts.errors import StampError
+from txl_ts.live import LiveSession
 from txl_ts.runtime import StreamSession
 
 
@@ -13,6 +15,12 @@ def session(forecaster, tmp_path):
     live = forecaster.live()
     live.restore(tmp_path / "state.txl")
     return live
+
+
+@pytest.mark.parametrize("promise", [str(check) for check in check_session(LiveSession, protocol="streams")])
+def test_the_twin_keeps_every_promise_of_the_protocol(fitted, promise):
+    checks = {str(check): check for check in check_session(fitted.live, protocol="streams")}
+    checks[promise]()
 
 
 def rows_after(make_rows, n_rows):

@@ -7,19 +7,19 @@ import torch
 from txl_ts.memory import Fifo
 
 SIZES = [(0, 1), (0, 3), (1, 1), (5, 1), (3, 4)]  # (mem_len, stride)
-N_KINDS, D = 2, 3
+H, K = 2, 3
 
 
 def start(memory, n_lanes=2, filler=0.0):
-    mem, count = memory.specs(n_layers=1, n_kinds=N_KINDS, d_model=D)
-    return torch.full((n_lanes, *mem.shape[1:]), filler), torch.zeros(n_lanes, *count.shape, dtype=torch.int32)
+    ring, count = memory.specs(n_layers=1, kinds=("hidden",), n_heads=H, d_head=K)
+    return torch.full((n_lanes, *ring.shape), filler), torch.zeros(n_lanes, *count.shape, dtype=torch.int32)
 
 
 def numbered_rows(first, n_rows, n_lanes=2):
     """Row t holds t + 1 in its first entry, so that a zero is no row."""
-    shape = (n_lanes, n_rows, N_KINDS, D)
-    code = torch.arange(first, first + n_rows)[None, :, None, None] + 1.0
-    return code + 1000.0 * torch.arange(N_KINDS)[:, None] + torch.zeros(shape)
+    shape = (n_lanes, H, n_rows, K)
+    code = torch.arange(first, first + n_rows)[:, None] + 1.0
+    return code + 1000.0 * torch.arange(H)[:, None, None] + torch.zeros(shape)
 
 
 def feed(memory, ring, count, chunks, first=0):
@@ -37,7 +37,7 @@ def test_fifo_gives_the_newest_rows_oldest_first(mem_len, stride, chunks):
     ring, count = feed(memory, *start(memory), chunks)
     seen = sum(chunks)
     newest = np.arange(seen - memory.n_rows, seen) + 1.0
-    read = memory.read(ring, count)[0, :, 0, 0].numpy()
+    read = memory.read(ring, count)[0, 0, :, 0].numpy()
     np.testing.assert_array_equal(read, np.where(newest > 0, newest, 0.0))
     np.testing.assert_array_equal(memory.visible(count)[0].numpy(), newest > 0)
 
@@ -45,15 +45,15 @@ def test_fifo_gives_the_newest_rows_oldest_first(mem_len, stride, chunks):
 def test_fifo_keeps_the_newest_rows_when_the_segment_is_longer_than_the_memory():
     memory = Fifo(mem_len=3, stride=2)
     ring, count = feed(memory, *start(memory), [3, 41])
-    assert memory.read(ring, count)[1, :, 0, 0].tolist() == [39.0, 40.0, 41.0, 42.0, 43.0, 44.0]
+    assert memory.read(ring, count)[1, 0, :, 0].tolist() == [39.0, 40.0, 41.0, 42.0, 43.0, 44.0]
 
 
-def test_fifo_keeps_kinds_and_columns_apart():
+def test_fifo_keeps_heads_and_columns_apart():
     memory = Fifo(mem_len=3, stride=1)
     ring, count = start(memory)
-    rows = torch.randn(2, 4, N_KINDS, D, generator=torch.Generator().manual_seed(0))
+    rows = torch.randn(2, H, 4, K, generator=torch.Generator().manual_seed(0))
     ring = memory.write(ring, count, rows)
-    assert torch.equal(memory.read(ring, memory.advance(count, n_rows=4)), rows[:, 1:])
+    assert torch.equal(memory.read(ring, memory.advance(count, n_rows=4)), rows[:, :, 1:])
 
 
 @pytest.mark.parametrize(("mem_len", "stride"), SIZES)
@@ -62,7 +62,7 @@ def test_unfilled_slots_read_as_zero_whatever_they_hold(mem_len, stride, filler)
     memory = Fifo(mem_len=mem_len, stride=stride)
     ring, count = feed(memory, *start(memory, filler=filler), [2])
     read, visible = memory.read(ring, count), memory.visible(count)
-    assert (read[~visible] == 0).all()
+    assert (read.transpose(1, 2)[~visible] == 0).all()
     assert read.isfinite().all()
 
 
@@ -72,8 +72,8 @@ def test_lanes_may_stand_at_different_rows():
     ring, count = feed(memory, ring, count, [5])
     count = torch.stack([count[0], torch.zeros_like(count[1])])  # lane 1 begins anew
     ring, count = feed(memory, ring, count, [2], first=5)
-    assert memory.read(ring, count)[0, :, 0, 0].tolist() == [5.0, 6.0, 7.0]
-    assert memory.read(ring, count)[1, :, 0, 0].tolist() == [0.0, 6.0, 7.0]
+    assert memory.read(ring, count)[0, 0, :, 0].tolist() == [5.0, 6.0, 7.0]
+    assert memory.read(ring, count)[1, 0, :, 0].tolist() == [0.0, 6.0, 7.0]
 
 
 @pytest.mark.parametrize(("mem_len", "stride"), SIZES)
@@ -111,7 +111,8 @@ def test_reading_and_writing_leave_ring_counters_and_rows_untouched():
     assert all(torch.equal(a, b) for a, b in zip([ring, count, rows], before, strict=True))
 
 
-def test_specs_name_the_rows_and_two_counters():
-    mem, count = Fifo(mem_len=3, stride=4).specs(n_layers=2, n_kinds=1, d_model=6)
-    assert (mem.name, mem.shape, mem.dtype) == ("mem", (2, 1, 16, 6), "float32")
+def test_specs_name_a_ring_per_layer_and_kind_and_two_counters():
+    *rings, count = Fifo(mem_len=3, stride=4).specs(n_layers=2, kinds=("keys", "values"), n_heads=3, d_head=6)
+    assert [ring.name for ring in rings] == ["keys_0", "values_0", "keys_1", "values_1"]
+    assert {(ring.shape, ring.dtype) for ring in rings} == {((3, 16, 6), "float32")}
     assert (count.name, count.shape, count.dtype) == ("count", (2,), "int32")

@@ -12,7 +12,7 @@ from tests.oracles.forecast import forecast
 from txl_ts.backbone import Backbone
 from txl_ts.config import ModelConfig
 from txl_ts.errors import ShapeError
-from txl_ts.model import TXLModel
+from txl_ts.model import TXLModel, is_memory
 from txl_ts.state import from_arrays, to_arrays
 
 SIZES = {
@@ -277,7 +277,7 @@ def test_a_start_flag_gives_those_lanes_a_fresh_state_and_leaves_the_others_bit_
     if dirty:  # what a started lane left behind may be anything
         state = {name: tensor.clone() for name, tensor in state.items()}
         for lane in (1, 2):
-            for name in ("mem", "norm", "rows"):
+            for name in set(state) - {"count"}:
                 state[name][lane] = torch.nan
     flags = torch.tensor([[0], [1], [1], [0]], dtype=torch.int32)
     started, after = run(model, second, 25, state, {0: flags})
@@ -390,7 +390,7 @@ def test_no_gradient_goes_one_segment_back_through_the_memory():
     first, second = noise(40).requires_grad_(), noise(40, seed=5).requires_grad_()
     phases = torch.tensor([0, 2])
     _, _, state = model.forward_visits(first, model.init_visits(2, n_phases=2), phases)
-    assert not state["mem"].requires_grad
+    assert not state["hidden_0"].requires_grad
     z, _, _ = model.forward_visits(second, state, phases)
     back, own = torch.autograd.grad(z.sum(), [first, second], allow_unused=True)
     assert back is None or (back == 0).all()
@@ -434,7 +434,7 @@ def test_every_weight_gets_a_gradient():
     z.square().mean().backward()
     missing = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.abs().max() > 0]
     assert missing == []
-    assert not state["mem"].requires_grad
+    assert not state["hidden_0"].requires_grad
 
 
 # ------------------------------------------------------------------------------------------------------- counters, wrap
@@ -446,8 +446,7 @@ def test_a_stream_about_to_wrap_gives_the_same_outputs():
     n_slots = model.memory.n_slots
     turn = int(n_slots - 1 - state["count"][0, 1])
     turned = {
-        **state,
-        "mem": torch.roll(state["mem"], turn, dims=3),
+        **{name: torch.roll(t, turn, dims=2) if is_memory(name) else t for name, t in state.items()},
         "count": torch.stack([state["count"][:, 0], torch.full((2,), n_slots - 1, dtype=torch.int32)], dim=1),
     }
     for chunks in (1, 5, 53):
@@ -465,8 +464,7 @@ def test_counters_stay_within_the_ring_over_a_long_run():
 @pytest.mark.parametrize("filler", [math.nan, 1e6])
 def test_unfilled_slots_never_reach_an_output(filler):
     model, x = make_model(), noise(60)
-    dirty = model.init_state(2)
-    dirty["mem"] = torch.full_like(dirty["mem"], filler)
+    dirty = {name: torch.full_like(t, filler) if is_memory(name) else t for name, t in model.init_state(2).items()}
     assert same_bits(run(model, x, 7, dirty)[0], run(model, x, 7)[0])
 
 
@@ -555,7 +553,10 @@ def test_a_stream_restored_once_stays_bit_equal_to_its_end(row):
 def test_state_specs_describe_the_state():
     model = make_model(n_channels=2)
     state = model.init_state(3)
-    assert [spec.name for spec in model.state_specs()] == ["mem", "count", "norm", "rows"]
+    assert [spec.name for spec in model.state_specs()] == [
+        *("keys_0", "values_0", "keys_1", "values_1"),
+        *("count", "norm", "rows"),
+    ]
     for spec in model.state_specs():
         assert state[spec.name].shape == (3, *spec.shape)
         assert str(state[spec.name].dtype) == f"torch.{spec.dtype}"
@@ -592,7 +593,7 @@ def test_memory_stays_float32_while_compute_is_bfloat16(form):
     if form == "hidden rows":
         plain, _ = run_visits(model, x, [3], 80)
     assert {name: tensor.dtype for name, tensor in state.items()} == {
-        **dict.fromkeys(("mem", "norm", "rows"), torch.float32),
+        **dict.fromkeys(state, torch.float32),
         "count": torch.int32,
     }
     assert distance(y.float(), plain) < 0.05  # bfloat16 keeps two to three digits

@@ -280,7 +280,7 @@ def test_standard_normaliser_gives_the_fitted_scale_and_only_counts_age():
     normaliser.deviation.copy_(torch.tensor([2.0, 5.0]))
     x = torch.tensor([[[5.0, 4.0], [0.0, 4.0], [0.0, 9.0]]])
     present = torch.tensor([[[True, True], [False, True], [False, True]]])
-    scale, norm = normaliser(x, present, torch.zeros(1, 2, 3))
+    scale, norm = normaliser(x, present, torch.zeros(1, 3, 2))
     assert scale.normalise(x[..., None])[0, 0, :, 0].tolist() == [1.0, 1.0]
     assert scale.age[0].tolist() == [[0, 0], [1, 0], [2, 0]]
     assert (scale.drift == 0).all()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from txl_ts.checks import check_session
 from txl_ts.errors import (
     ColumnError,
     FileFormatError,
@@ -98,6 +99,12 @@ def kept(session, tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------------------- numbers
+
+
+@pytest.mark.parametrize("promise", [str(check) for check in check_session(StreamSession, protocol="streams")])
+def test_a_session_keeps_every_promise_of_the_protocol(graph, promise):
+    checks = {str(check): check for check in check_session(lambda: StreamSession(graph), protocol="streams")}
+    checks[promise]()
 
 
 @pytest.mark.parametrize("n_streams", [1, 3])
@@ -413,9 +420,9 @@ def test_a_crafted_state_is_refused_and_nothing_is_changed(session, tmp_path, po
 
 def test_a_state_that_is_not_finite_is_refused(session, tmp_path):
     bundle = crafted(session)
-    bundle.tensors["state"]["past.00.mem"][1, 0] = np.inf
+    bundle.tensors["state"]["past.00.keys_0"][1, 0] = np.inf
     save(tmp_path / "crafted.txl", bundle)
-    with pytest.raises(FileFormatError, match=r"past\.00\.mem holds numbers that are not finite"):
+    with pytest.raises(FileFormatError, match=r"past\.00\.keys_0 holds numbers that are not finite"):
         session.restore(tmp_path / "crafted.txl")
 
 
@@ -555,10 +562,10 @@ CONTRACTS = {
     "kind": (lambda d: d["segment"].update(max="many"), r"'segment' has max='many', expected a int"),
     "not JSON": (lambda d: "{", "the contract is not JSON"),
     "a list": (lambda d: "[]", "the contract is a list, expected an object"),
-    "dims": (lambda d: d["states"][1].update(dims=[3]), r"graph's 'p.*\.01\.count' is tensor\(int32\) .*\['any', 3\]"),
+    "dims": (lambda d: d["states"][4].update(dims=[3]), r"graph's 'p.*\.04\.count' is tensor\(int32\) .*\['any', 3\]"),
     "names": (
-        lambda d: d["states"][1].update({"in": "past.01.number"}),
-        r"the graph has the tensors .*past\.01\.count",
+        lambda d: d["states"][4].update({"in": "past.04.number"}),
+        r"the graph has the tensors .*past\.04\.count",
     ),
     "horizon": (lambda d: d.update(horizon=6), r"the graph's 'y' is tensor\(float\) of shape .*3.*says float32 .*6"),
     "levels": (lambda d: d.update(quantiles=[0.9, 0.5, 0.1]), "expected increasing numbers between 0 and 1"),

@@ -91,24 +91,25 @@ class RelativeAttention(nn.Module):
         self.register_buffer("table", sinusoid_table(n_distances=mem_len + 1, d_model=d_model), persistent=False)
         self.table: Tensor
 
-    def project(self, x: Tensor) -> Tensor:
-        """Project rows (B, T, D) to keys and values (B, T, 2, D)."""
-        return self.key_value(x).unflatten(-1, (2, x.shape[-1]))
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Project rows (B, T, D) to keys and values, (B, H, T, K) each."""
+        key, value = self.key_value(x).unflatten(-1, (2, self.n_heads, self.d_head)).permute(2, 0, 3, 1, 4)
+        return key, value
 
     def position_keys(self) -> Tensor:
         """Give the projected position table, farthest distance first, of shape (H, M + 1, K)."""
         table = self.table.to(self.position.weight.dtype)
         return self.position(table).unflatten(-1, (self.n_heads, self.d_head)).transpose(0, 1)
 
-    def forward(self, x: Tensor, key_value: Tensor, visible: Tensor) -> Tensor:
+    def forward(self, x: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> Tensor:
         """Attend from each row to the window that ends with it.
 
         Parameters
         ----------
         x : Tensor of shape (B, T, D)
             Rows that ask.
-        key_value : Tensor of shape (B, M + T, 2, D)
-            Keys and values of the memory, then of the rows themselves. Must be finite, hidden slots too.
+        key, value : Tensor of shape (B, H, M + T, K)
+            Of the memory, then of the rows themselves. Must be finite, hidden slots too.
         visible : bool Tensor of shape (B, M)
             Which memory slots hold a row.
 
@@ -120,20 +121,20 @@ class RelativeAttention(nn.Module):
         block = n_rows if n_rows <= 2 * max(window, _LEAST_BLOCK) else max(window, _LEAST_BLOCK)
         n_blocks = -(-n_rows // block)
         pad = n_blocks * block - n_rows
-        # Rows that pad the last block come last: no real row sees them.
-        query = F.pad(self.query(x) / math.sqrt(self.d_head), (0, 0, 0, pad))
-        query = query.unflatten(-1, (self.n_heads, self.d_head)).unflatten(1, (n_blocks, block)).transpose(2, 3)
-        blocks = F.pad(key_value, (0, 0, 0, 0, 0, pad)).unfold(1, window + block, block)  # (B, n, 2, D, W + b)
-        key, value = blocks.unflatten(3, (self.n_heads, self.d_head)).unbind(2)  # (B, n, H, K, W + b)
         scale = 1 / math.sqrt(self.d_head)
-        content = (query + (self.u * scale)[:, None]) @ key  # (B, n, H, b, W + b)
-        position = (query + (self.v * scale)[:, None]) @ self.position_keys().transpose(-1, -2)  # (B, n, H, b, W + 1)
+        query = (self.query(x) * scale).unflatten(-1, (self.n_heads, self.d_head)).transpose(1, 2)  # (B, H, T, K)
+        # Rows that pad the last block come last: no real row sees them.
+        query = F.pad(query, (0, 0, 0, pad)).unflatten(2, (n_blocks, block))  # (B, H, n, b, K)
+        key, value = (F.pad(t, (0, 0, 0, pad)).unfold(2, window + block, block) for t in (key, value))
+        content = (query + (self.u * scale)[:, None, None]) @ key  # (B, H, n, b, W + b)
+        table = self.position_keys()[:, None].transpose(-1, -2)
+        position = (query + (self.v * scale)[:, None, None]) @ table  # (B, H, n, b, W + 1)
         score = content + band_shift(position, n_keys=window + block)
         seen = F.pad(visible, (0, n_blocks * block), value=True).unfold(1, window + block, block)  # (B, n, W + b)
-        mask = _band(block, window=window, device=x.device) & seen[:, :, None, None, :]
+        mask = _band(block, window=window, device=x.device) & seen[:, None, :, None]
         weight = score.masked_fill(~mask, -torch.inf).softmax(-1)
-        heads = weight @ value.transpose(-1, -2)  # (B, n, H, b, K)
-        return self.output(heads.transpose(2, 3).flatten(3).flatten(1, 2)[:, :n_rows])
+        heads = (weight @ value.transpose(-1, -2)).flatten(2, 3)[:, :, :n_rows]  # (B, H, T, K)
+        return self.output(heads.transpose(1, 2).flatten(2))
 
 
 def _band(n_rows: int, *, window: int, device: torch.device) -> Tensor:

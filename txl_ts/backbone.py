@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -9,6 +11,9 @@ from torch.nn import functional as F
 from txl_ts.attention import RelativeAttention
 from txl_ts.config import ModelConfig
 from txl_ts.memory import Fifo
+
+# What one layer keeps: hidden rows, or keys and values.
+Rows = tuple[Tensor, ...]
 
 
 class Layer(nn.Module):
@@ -22,31 +27,30 @@ class Layer(nn.Module):
         self.forward_in, self.forward_out = nn.Linear(width, config.d_ff), nn.Linear(config.d_ff, width)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor, past: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, past: Rows, visible: Tensor) -> tuple[Tensor, Rows]:
         """Give the layer's output and the rows that its memory should keep.
 
         Parameters
         ----------
         x : Tensor of shape (B, T, D)
-        past : Tensor of shape (B, M, n_kinds, D)
-            What the memory kept: the layer's inputs (one kind: training, projected here with the current weights) or
-            keys and values (two kinds: inference).
+        past : tuple of Tensor of shape (B, H, M, K)
+            What the memory kept: the layer's inputs as one head (training, projected here with the current weights),
+            or keys and values (inference).
         visible : bool Tensor of shape (B, M)
 
         Returns
         -------
         output : Tensor of shape (B, T, D)
-        rows : Tensor of shape (B, T, n_kinds, D)
+        rows : tuple of Tensor of shape (B, H, T, K)
         """
         normed = self.norm_attention(x)
-        own = self.attention.project(normed)  # (B, T, 2, D)
-        hidden_form = past.shape[2] == 1
-        if hidden_form:
-            past = self.attention.project(self.norm_attention(past[:, :, 0]))
-        attended = self.attention(normed, torch.cat([past, own], dim=1), visible)
-        y = x + self.dropout(attended)
+        own = self.attention.project(normed)
+        hidden_form = len(past) == 1
+        before = self.attention.project(self.norm_attention(past[0][:, 0])) if hidden_form else past
+        key, value = (torch.cat(pair, dim=2) for pair in zip(before, own, strict=True))
+        y = x + self.dropout(self.attention(normed, key, value, visible))
         y = y + self.dropout(self.forward_out(F.gelu(self.forward_in(self.norm_forward(y)))))
-        return y, x[:, :, None] if hidden_form else own
+        return y, (x[:, None],) if hidden_form else own
 
 
 class Backbone(nn.Module):
@@ -57,14 +61,17 @@ class Backbone(nn.Module):
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.n_layers))
         self.norm = nn.LayerNorm(config.d_model)
 
-    def forward(self, x: Tensor, mem: Tensor, count: Tensor, *, memory: Fifo) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        self, x: Tensor, rings: Sequence[Rows], count: Tensor, *, memory: Fifo
+    ) -> tuple[Tensor, list[Rows], Tensor]:
         """Run rows through all layers and move the memory on.
 
         Parameters
         ----------
         x : Tensor of shape (B, T, D)
             Tokens, one per row.
-        mem : Tensor of shape (B, L, n_kinds, n_slots, D)
+        rings : sequence of tuple of Tensor of shape (B, H, n_slots, K)
+            For each layer its hidden rows, or its keys and values.
         count : int32 Tensor of shape (B, 2)
         memory : Fifo
             The policy; its stride tells how many phases interleave in ``x``.
@@ -72,30 +79,30 @@ class Backbone(nn.Module):
         Returns
         -------
         y : Tensor of shape (B, T, D)
-        mem, count : Tensor
+        rings, count
             As they came in, moved on by T rows.
         """
         n_rows, stride = x.shape[1], memory.stride
         n_phases = min(n_rows, stride)  # a call shorter than the stride touches only some phases
         pad = -n_rows % n_phases
-        visible = _split(memory.visible(count), stride)[:, :n_phases].flatten(0, 1)  # (B · P, M)
-        h = _split(F.pad(x, (0, 0, 0, pad)), n_phases).flatten(0, 1)  # (B · P, T / P, D)
+        visible = _split(memory.visible(count)[:, None, :, None], stride)[:, :n_phases].flatten(0, 1)[:, 0, :, 0]
+        h = _split(F.pad(x, (0, 0, 0, pad))[:, None], n_phases).flatten(0, 1)[:, 0]  # (B · P, T / P, D)
         kept = []
-        for i, layer in enumerate(self.layers):
-            past = _split(memory.read(mem[:, i], count), stride)[:, :n_phases].flatten(0, 1)
-            h, rows = layer(h, past, visible)
+        for layer, ring in zip(self.layers, rings, strict=True):
+            past = [_split(memory.read(kind, count), stride)[:, :n_phases].flatten(0, 1) for kind in ring]
+            h, rows = layer(h, tuple(past), visible)
             # Rows of the padding never reach the memory.
-            rows = _join(rows.unflatten(0, (len(x), n_phases)))[:, :n_rows]
-            kept.append(memory.write(mem[:, i], count, rows))
-        y = _join(self.norm(h).unflatten(0, (len(x), n_phases)))[:, :n_rows]
-        return y, torch.stack(kept, dim=1), memory.advance(count, n_rows=n_rows)
+            new = (_join(kind.unflatten(0, (len(x), n_phases)))[:, :, :n_rows] for kind in rows)
+            kept.append(tuple(memory.write(kind, count, part) for kind, part in zip(ring, new, strict=True)))
+        y = _join(self.norm(h).unflatten(0, (len(x), n_phases))[:, :, None])[:, 0, :n_rows]
+        return y, kept, memory.advance(count, n_rows=n_rows)
 
 
 def _split(rows: Tensor, n_phases: int) -> Tensor:
-    """Deal rows out to phases: (B, n · P, …) to (B, P, n, …)."""
-    return rows.unflatten(1, (rows.shape[1] // n_phases, n_phases)).transpose(1, 2)
+    """Deal rows out to phases: (B, H, n · P, K) to (B, P, H, n, K)."""
+    return rows.unflatten(2, (rows.shape[2] // n_phases, n_phases)).permute(0, 3, 1, 2, 4)
 
 
 def _join(rows: Tensor) -> Tensor:
-    """Put phases back in time order: (B, P, n, …) to (B, n · P, …)."""
-    return rows.transpose(1, 2).flatten(1, 2)
+    """Put phases back in time order: (B, P, H, n, K) to (B, H, n · P, K)."""
+    return rows.permute(0, 2, 3, 1, 4).flatten(2, 3)

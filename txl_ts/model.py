@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from txl_ts.backbone import Backbone
+from txl_ts.backbone import Backbone, Rows
 from txl_ts.config import ModelConfig
 from txl_ts.embeddings import (
     LARGEST,
@@ -35,6 +35,8 @@ TorchState = dict[str, Tensor]
 _KNOWN_WIDTH = 32
 # Rows × steps ahead that it reads at once where no gradient is needed: a long horizon would else fill the memory.
 _STEPS_AT_ONCE = 200_000
+# What each layer keeps: projected rows, or in training the rows themselves, for the gradient of the projections.
+_KINDS, _TRAINED_KINDS = ("keys", "values"), ("hidden",)
 
 
 @dataclass(frozen=True)
@@ -99,8 +101,9 @@ class TXLModel(nn.Module):
 
     def state_specs(self) -> tuple[TensorSpec, ...]:
         """Describe the state of one lane, in the order of the graph's names."""
-        size = {"n_layers": self.config.n_layers, "d_model": self.config.d_model}
-        specs = (*self.memory.specs(n_kinds=2, **size), *self.normaliser.specs(), *self.window.specs())
+        c = self.config
+        rings = self.memory.specs(n_layers=c.n_layers, kinds=_KINDS, n_heads=c.n_heads, d_head=c.d_model // c.n_heads)
+        specs = (*rings, *self.normaliser.specs(), *self.window.specs())
         return specs + self._beside_specs() + self._last_specs()
 
     def state_nbytes(self) -> int:
@@ -144,17 +147,20 @@ class TXLModel(nn.Module):
         self._check(x)
         n_rows = x.shape[1]
         state = restarted(state, start)
-        picked = torch.arange(n_rows, device=x.device)
+        picked = None if n_rows == 1 else torch.arange(n_rows, device=x.device)
         front, norm, rows = self.front(x, state["norm"], state["rows"], picked)
         front, known, moved = self._with_beside(front, beside, state, picked, n_rows=n_rows)
-        hidden, mem, count = self.backbone(front.tokens, state["mem"], state["count"], memory=self.memory)
+        hidden, rings, count = self.backbone(front.tokens, self.rings(state), state["count"], memory=self.memory)
         if last_only:
-            hidden, picked = hidden[:, -1:], picked[-1:]
+            picked = torch.tensor([n_rows - 1], device=x.device)
+            hidden = hidden[:, -1:]
             front = Front(front.tokens[:, -1:], front.lookback[:, -1:], front.scale.at(picked))
         centre = self.linear_path(front.lookback)
+        if picked is None and known is not None:
+            picked = torch.arange(n_rows, device=x.device)
         y = front.scale.restore(self._answer(hidden, centre, known, picked))
         moved |= self._last(hidden, centre, front.scale)
-        return y, {"mem": mem, "count": count, "norm": norm, "rows": rows} | moved
+        return y, self._named(rings, count=count, norm=norm, rows=rows, **moved)
 
     def forecast_from(self, last: Tensor, futr: Tensor) -> Tensor:
         """Forecast from what the last row left in the state, now that the rows ahead are known.
@@ -183,8 +189,9 @@ class TXLModel(nn.Module):
 
     def init_visits(self, n_lanes: int, *, n_phases: int) -> TorchState:
         """Give a fresh training state: one front per lane, one memory of hidden rows per lane and phase."""
-        size = {"n_layers": self.config.n_layers, "d_model": self.config.d_model}
-        back = self._zeros(self._visited_memory().specs(n_kinds=1, **size), n_lanes * n_phases)
+        c = self.config
+        rings = self._visited_memory().specs(n_layers=c.n_layers, kinds=_TRAINED_KINDS, n_heads=1, d_head=c.d_model)
+        back = self._zeros(rings, n_lanes * n_phases)
         return back | self._zeros((*self.normaliser.specs(), *self.window.specs(), *self._beside_specs()), n_lanes)
 
     def forward_visits(
@@ -226,21 +233,22 @@ class TXLModel(nn.Module):
         if x.shape[1] % stride:
             raise ShapeError(f"training segments must be a multiple of stride={stride} rows, got {x.shape[1]}.")
         lane_start = None if start is None else start.repeat_interleave(n_phases, dim=0)
-        back = restarted({name: state[name] for name in ("mem", "count")}, lane_start)
-        ahead = restarted({name: part for name, part in state.items() if name not in back}, start)
+        count = restarted({"count": state["count"]}, lane_start)["count"]
+        ahead = restarted({name: state[name] for name in ("norm", "rows", *self._beside_names())}, start)
         picked = (torch.arange(n_visits, device=x.device)[:, None] * stride + phases).flatten()
         front, norm, rows = self.front(x, ahead["norm"], ahead["rows"], picked)
         front, known, moved = self._with_beside(front, beside, ahead, picked, n_rows=x.shape[1])
         lanes = front.tokens.unflatten(1, (n_visits, n_phases)).transpose(1, 2).flatten(0, 1)  # (B · P, n, D)
-        hidden, mem, count = self.backbone(lanes, back["mem"], back["count"], memory=self._visited_memory())
+        hidden, rings, count = self.backbone(lanes, self.rings(state), count, memory=self._visited_memory())
         hidden = hidden.unflatten(0, (len(x), n_phases)).transpose(1, 2).flatten(1, 2)  # (B, n · P, D)
         z = self._answer(hidden, self.linear_path(front.lookback), known, picked)
-        return z, front, {"mem": mem.detach(), "count": count, "norm": norm, "rows": rows} | moved
+        rings = [tuple(kind.detach() for kind in ring) for ring in rings]
+        return z, front, self._named(rings, count=count, norm=norm, rows=rows, **moved)
 
     # -- parts ------------------------------------------------------------------------------------------------------
 
-    def front(self, x: Tensor, norm: Tensor, rows: Tensor, picked: Tensor) -> tuple[Front, Tensor, Tensor]:
-        """Normalise the rows of a call and embed those that are picked; nothing here has memory of its own.
+    def front(self, x: Tensor, norm: Tensor, rows: Tensor, picked: Tensor | None) -> tuple[Front, Tensor, Tensor]:
+        """Normalise the rows of a call and embed those that are picked (None: all); no memory here.
 
         Returns
         -------
@@ -268,14 +276,15 @@ class TXLModel(nn.Module):
         return self._ahead_of(self.beside.futr(beside.futr), picked)
 
     def _with_beside(
-        self, front: Front, beside: Beside | None, state: TorchState, picked: Tensor, *, n_rows: int
+        self, front: Front, beside: Beside | None, state: TorchState, picked: Tensor | None, *, n_rows: int
     ) -> tuple[Front, Tensor | None, TorchState]:
         """Add the columns beside the target to the tokens; gives the features (B, T + h, F) too."""
         if self.beside is None:
             return front, None, {}
         beside = self._none_known(front.tokens, n_rows) if beside is None else beside
         known = self.beside.futr(beside.futr)
-        added, moved = self.beside(beside, known, state, picked)
+        at = torch.arange(n_rows, device=known.device) if picked is None else picked
+        added, moved = self.beside(beside, known, state, at)
         return replace(front, tokens=front.tokens + self.dropout(added)), known, moved
 
     def _answer(self, hidden: Tensor, centre: Tensor, known: Tensor | None, picked: Tensor | None) -> Tensor:
@@ -307,6 +316,9 @@ class TXLModel(nn.Module):
     def _beside_specs(self) -> tuple[TensorSpec, ...]:
         return () if self.beside is None else self.beside.specs()
 
+    def _beside_names(self) -> list[str]:
+        return [spec.name for spec in self._beside_specs()]
+
     def _last_specs(self) -> tuple[TensorSpec, ...]:
         if self.known_ahead is None:
             return ()
@@ -318,6 +330,16 @@ class TXLModel(nn.Module):
         hist = like.new_full((n, n_rows, len(config.hist_kinds)), torch.nan)
         futr = like.new_full((n, n_rows + config.h, len(config.futr_kinds)), torch.nan)
         return Beside(hist, futr, like.new_full((n, len(config.static_kinds)), torch.nan))
+
+    def rings(self, state: TorchState) -> list[Rows]:
+        """Give what each layer keeps: the tensors of the state that are memory, in the order of layers."""
+        kinds = _KINDS if "keys_0" in state else _TRAINED_KINDS
+        return [tuple(state[f"{kind}_{layer}"] for kind in kinds) for layer in range(self.config.n_layers)]
+
+    def _named(self, rings: list[Rows], **small: Tensor) -> TorchState:
+        kinds = _KINDS if len(rings[0]) == len(_KINDS) else _TRAINED_KINDS
+        named = {f"{kind}_{layer}": t for layer, ring in enumerate(rings) for kind, t in zip(kinds, ring, strict=True)}
+        return named | small
 
     def _visited_memory(self) -> Fifo:
         return Fifo(mem_len=self.config.mem_len)
@@ -334,13 +356,18 @@ class TXLModel(nn.Module):
             )
 
 
+def is_memory(name: str) -> bool:
+    """Tell whether a state tensor is a layer's ring: the others are small, and are what a restart replaces."""
+    return name.rpartition("_")[0] in (*_KINDS, *_TRAINED_KINDS)
+
+
 def restarted(state: TorchState, start: Tensor | None) -> TorchState:
     """Make some lanes fresh. Their memory rows stay, but are invisible: the counters say that no slot is filled."""
     if start is None:
         return state
     fresh = start.reshape(-1) > 0
     return {
-        name: t if name == "mem" else torch.where(fresh.reshape(-1, *(1,) * (t.ndim - 1)), torch.zeros_like(t), t)
+        name: t if is_memory(name) else torch.where(fresh.reshape(-1, *(1,) * (t.ndim - 1)), torch.zeros_like(t), t)
         for name, t in state.items()
     }
 

@@ -27,8 +27,9 @@ class Pace:
     Attributes
     ----------
     fixed_grid : bool
-        Always run ``lane_width`` lanes of equal length, in steps of a fixed grid: a lane's numbers then do not depend,
-        to the bit, on which other lanes are there. Slower.
+        Run one lane at a time, in steps of a fixed grid: a lane's numbers then do not depend, to the bit, on which
+        other lanes are there. Slower. (Equally many lanes are not enough: on some processors the last digits of a
+        matrix product depend on the row in which a lane stands.)
     reset_every : int, optional
         Empty the memories (not the normaliser) every so many rows of a run; for comparisons.
     lane_width : int
@@ -100,7 +101,7 @@ def walk(
     Stretch
     """
     length = np.array([len(run) for run in runs], np.int64)
-    for batch in _batches(length, lane_width=pace.lane_width, equal_length=pace.fixed_grid):
+    for batch in _batches(length, lane_width=1 if pace.fixed_grid else pace.lane_width):
         lanes, row = batch, 0
         kept = init_state(model.state_specs(), n_lanes=len(batch)) if state is None else state
         while len(lanes := lanes[length[lanes] > row]):
@@ -111,21 +112,18 @@ def walk(
             n_rows = pace.n_rows(left=int(length[lanes].min()) - row, row=row, n_lanes=len(lanes))
             rows = np.stack([runs[lane][row : row + n_rows] for lane in lanes]).reshape(len(lanes), n_rows, -1)
             first = 0 if wanted_from is None else int(wanted_from[lanes].min())
-            width = pace.lane_width if pace.fixed_grid else len(lanes)
             more = None if beside is None else _beside_of([beside[i] for i in lanes], row, n_rows, model.config.h)
-            y = _call(model, rows, kept, at, width=width, wanted=first < row + n_rows, beside=more)
+            y = _call(model, rows, kept, at, wanted=first < row + n_rows, beside=more)
             if y is not None:
                 yield Stretch(lanes, row, y)
             row += n_rows
 
 
-def _batches(length: NDArray[np.int64], *, lane_width: int, equal_length: bool) -> Iterator[NDArray[np.int64]]:
+def _batches(length: NDArray[np.int64], *, lane_width: int) -> Iterator[NDArray[np.int64]]:
     """Put lanes of like length together, longest first: ends that lie apart cost a call each."""
     order = np.argsort(-length, kind="stable")
-    cuts = np.flatnonzero(np.diff(length[order])) + 1
-    for group in np.split(order, cuts) if equal_length else [order]:
-        for head in range(0, len(group), lane_width):
-            yield group[head : head + lane_width]
+    for head in range(0, len(order), lane_width):
+        yield order[head : head + lane_width]
 
 
 def _beside_of(runs: Sequence[Covariates], row: int, n_rows: int, h: int) -> tuple[NDArray[np.float32], ...]:
@@ -140,26 +138,14 @@ def _call(
     state: State,
     lanes: NDArray[np.int64],
     *,
-    width: int,
     wanted: bool,
     beside: tuple[NDArray[np.float32], ...] | None = None,
 ) -> NDArray[np.float32] | None:
-    """Run one call of ``width`` lanes, those beyond the given ones empty, and put the new state where it belongs."""
-    n = len(lanes)
-    x = _padded(rows, width)
-    more = None if beside is None else Beside(*(_padded(part, width) for part in beside))
-    past: TorchState = {}
-    for name, array in state.items():
-        part = array[lanes]
-        past[name] = torch.from_numpy(np.concatenate([part, np.zeros((width - n, *part.shape[1:]), part.dtype)]))
+    """Run one call and put the new state where it belongs."""
+    more = {} if beside is None else {"beside": Beside(*map(torch.from_numpy, beside))}
+    past: TorchState = {name: torch.from_numpy(array[lanes]) for name, array in state.items()}
     with torch.inference_mode():
-        y, new = model(x, past, last_only=not wanted, **({} if more is None else {"beside": more}))
+        y, new = model(torch.from_numpy(rows), past, last_only=not wanted, **more)
     for name, tensor in new.items():
-        state[name][lanes] = tensor[:n].numpy()
-    return y[:n].numpy() if wanted else None
-
-
-def _padded(rows: NDArray[np.float32], width: int) -> torch.Tensor:
-    """Put lanes that hold nothing behind those that are there."""
-    padding = ((0, width - len(rows)), *((0, 0),) * (rows.ndim - 1))
-    return torch.from_numpy(np.pad(rows, padding, constant_values=np.nan) if width > len(rows) else rows)
+        state[name][lanes] = tensor.numpy()
+    return y.numpy() if wanted else None

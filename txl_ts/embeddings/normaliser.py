@@ -65,8 +65,10 @@ class Scale:
     age: Tensor
     known: Tensor
 
-    def at(self, rows: Tensor) -> Scale:
-        """Keep only the rows (indices along time) of the given tensor."""
+    def at(self, rows: Tensor | None) -> Scale:
+        """Keep only some rows (indices along time); None keeps all."""
+        if rows is None:
+            return self
         parts = (self.mean, self.rest, self.deviation, self.drift, self.age, self.known)
         return Scale(self.shift, *(part.index_select(1, rows) for part in parts))
 
@@ -115,7 +117,7 @@ class RunningNormaliser(nn.Module):
 
     def specs(self) -> tuple[TensorSpec]:
         """Describe the state."""
-        return (TensorSpec("norm", (self.n_channels, self.n_entries), "float32"),)
+        return (TensorSpec("norm", (self.n_entries, self.n_channels), "float32"),)
 
     def forward(self, x: Tensor, present: Tensor, norm: Tensor) -> tuple[Scale, Tensor]:
         """Move the statistics on.
@@ -125,37 +127,37 @@ class RunningNormaliser(nn.Module):
         x : Tensor of shape (B, T, C)
             Raw values, 0 where missing.
         present : bool Tensor of shape (B, T, C)
-        norm : Tensor of shape (B, C, 15)
+        norm : Tensor of shape (B, 15, C)
 
         Returns
         -------
         scale : Scale
             Known at each row from that row and earlier ones.
-        norm : Tensor of shape (B, C, 15)
+        norm : Tensor of shape (B, 15, C)
         """
-        shift, seen = _first_value(x, present, norm)
+        shift, seen, age, *kept = norm.split(1, dim=1)  # (B, 1, C) each
+        raw, fast, slow = (Moments(*kept[i : i + 4]) for i in (0, 4, 8))
+        here = present.to(x.dtype)
+        shift = torch.where(seen > 0, shift, _first_value(x, here))
         x = torch.where(present, (x - shift).clamp(-LARGEST, LARGEST), x.new_zeros(()))
         raw_rate, rate, slow_rate = self.rates
-        raw = _moments(x, present, norm[..., 3:7], rate=raw_rate, in_graph=self.in_graph)
-        low, high = _spike_bounds(raw, norm[..., 3:7], clip_weight=self.clip_weight)
-        clipped = torch.where(present, x.clamp(low, high), x)
-        fast = _moments(clipped, present, norm[..., 7:11], rate=rate, in_graph=self.in_graph)
-        slow = _moments(clipped, present, norm[..., 11:15], rate=slow_rate, in_graph=self.in_graph)
-        mean, rest, variance, _ = fast.unbind(-1)
-        slow_mean, slow_rest, slow_variance, _ = slow.unbind(-1)
-        slow_deviation = slow_variance.sqrt()
-        deviation = torch.maximum(variance.sqrt(), _FLOOR * slow_deviation)
-        unit = torch.where(deviation > 0, deviation, torch.ones_like(deviation))
-        varied = (slow_deviation > 0) & (deviation > 0)
-        ratio = torch.where(varied, deviation, unit) / torch.where(varied, slow_deviation, unit)
-        apart = (mean - slow_mean) + (rest - slow_rest)
+        raw_after = _moved(raw, x, here, rate=raw_rate, in_graph=self.in_graph)
+        low, high = _spike_bounds(raw_after.before(raw), clip_weight=self.clip_weight)
+        clipped = x.clamp(low, high)  # of a missing row nothing is used
+        fast = _moved(fast, clipped, here, rate=rate, in_graph=self.in_graph)
+        slow = _moved(slow, clipped, here, rate=slow_rate, in_graph=self.in_graph)
+        slow_deviation = slow.variance.sqrt()
+        deviation = torch.maximum(fast.variance.sqrt(), _FLOOR * slow_deviation)
+        varied = deviation > 0
+        unit = torch.where(varied, deviation, torch.ones_like(deviation))
+        ratio = unit / torch.where(varied & (slow_deviation > 0), slow_deviation, unit)
+        apart = (fast.mean - slow.mean) + (fast.rest - slow.rest)
         drift = torch.stack([(apart / unit).clamp(-10, 10), ratio.log()], dim=-1)
-        latest = _latest(present, in_graph=self.in_graph)
-        age = _age(latest, norm[..., 2])
-        kept = [_kept(moments[:, -1]) for moments in (raw, fast, slow)]
-        norm_after = torch.cat([torch.stack([shift[:, 0], seen, age[:, -1]], dim=-1), *kept], dim=-1)
-        known = (norm[..., 1] > 0)[:, None] | (latest >= 0)
-        return Scale(shift, mean, rest, deviation, drift, age, known), norm_after
+        ages, known = _ages(present, age, seen > 0, in_graph=self.in_graph)
+        last = known[:, -1:].to(x.dtype)
+        moments = (part for moved in (raw_after, fast, slow) for part in moved.kept())
+        after = torch.cat([shift, last, ages[:, -1:], *moments], dim=1)
+        return Scale(shift, fast.mean, fast.rest, deviation, drift, ages, known), after
 
 
 class StandardNormaliser(nn.Module):
@@ -187,70 +189,106 @@ class StandardNormaliser(nn.Module):
 
     def specs(self) -> tuple[TensorSpec]:
         """Describe the state: only the age of the last value."""
-        return (TensorSpec("norm", (self.n_channels, self.n_entries), "float32"),)
+        return (TensorSpec("norm", (self.n_entries, self.n_channels), "float32"),)
 
     def forward(self, x: Tensor, present: Tensor, norm: Tensor) -> tuple[Scale, Tensor]:
         """Give the fitted scale at every row; see :meth:`RunningNormaliser.forward`."""
-        age = _age(_latest(present, in_graph=self.in_graph), norm[..., 2])
+        _, _, age = norm.split(1, dim=1)
+        ages, known = _ages(present, age, torch.ones_like(age, dtype=torch.bool), in_graph=self.in_graph)
         mean, deviation = self.mean.expand(x.shape), self.deviation.expand(x.shape)
         shift = torch.zeros_like(x[:, :1])
         drift = torch.zeros(*x.shape, 2, dtype=x.dtype, device=x.device)
-        scale = Scale(shift, mean, torch.zeros_like(mean), deviation, drift, age, torch.ones_like(present))
-        return scale, torch.stack([shift[:, 0], shift[:, 0], age[:, -1]], dim=-1)
+        scale = Scale(shift, mean, torch.zeros_like(mean), deviation, drift, ages, known)
+        return scale, torch.cat([shift, shift, ages[:, -1:]], dim=1)
 
 
-# Moments are tensors (…, 4): mean, what rounding left of it, variance, weight.
+@dataclass(frozen=True)
+class Moments:
+    """Exponentially weighted moments at each row.
+
+    Attributes
+    ----------
+    mean, rest : Tensor of shape (B, T, C)
+        The mean, and what rounding left of it.
+    variance : Tensor of shape (B, T, C)
+    weight : Tensor of shape (B, T, C)
+        What the rows so far weigh; 1 after long.
+    """
+
+    mean: Tensor
+    rest: Tensor
+    variance: Tensor
+    weight: Tensor
+
+    def parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Give the four tensors."""
+        return self.mean, self.rest, self.variance, self.weight
+
+    def before(self, first: Moments) -> Moments:
+        """Give the moments one row earlier; ``first`` are those before the first row."""
+        return Moments(*(_earlier(a, b) for a, b in zip(first.parts(), self.parts(), strict=True)))
+
+    def kept(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Put the last row into the form that is kept: the rest small, the weight not vanishing."""
+        old, rest, variance, weight = (part[:, -1:] for part in self.parts())
+        mean = old + rest
+        weight = torch.where(weight > 0, weight.clamp(min=_LEAST_WEIGHT), weight)
+        return mean, rest - (mean - old), variance, weight
 
 
-def _moments(x: Tensor, present: Tensor, before: Tensor, *, rate: float, in_graph: bool) -> Tensor:
-    """Debiased exponentially weighted moments (B, T, C, 4) of rows (B, T, C), from those before them (B, C, 4)."""
-    if in_graph:
-        return _chunk_moments(x, present, before, rate=rate, decays=_decays(x.shape[1], rate, x.dtype, x.device))
+def _moved(before: Moments, x: Tensor, here: Tensor, *, rate: float, in_graph: bool) -> Moments:
+    """Give the debiased moments at rows (B, T, C), from those before them; ``here`` is 1 where a value is, else 0."""
+    if in_graph or x.shape[1] == 1:
+        return _chunk_moments(before, x, here, rate=rate, decays=_decays(x.shape[1], rate, x.dtype, x.device))
     chunks = []
     with torch.autocast(x.device.type, enabled=False):  # bfloat16 decays would lose all but three digits
-        for values, mask in zip(x.split(_CHUNK, dim=1), present.split(_CHUNK, dim=1), strict=True):
+        for values, mask in zip(x.split(_CHUNK, dim=1), here.split(_CHUNK, dim=1), strict=True):
             decays = _cached_decays(values.shape[1], rate, x.dtype, x.device)
-            chunks.append(_chunk_moments(values, mask, before, rate=rate, decays=decays))
-            before = _kept(chunks[-1][:, -1])
-    return torch.cat(chunks, dim=1)
+            chunks.append(_chunk_moments(before, values, mask, rate=rate, decays=decays))
+            before = Moments(*chunks[-1].kept())
+    return Moments(*(torch.cat(parts, dim=1) for parts in zip(*(chunk.parts() for chunk in chunks), strict=True)))
 
 
-def _chunk_moments(x: Tensor, present: Tensor, before: Tensor, *, rate: float, decays: tuple[Tensor, Tensor]) -> Tensor:
-    mean0, rest0, variance0, weight0 = before[:, None].unbind(-1)  # (B, 1, C)
+def _chunk_moments(
+    before: Moments, x: Tensor, here: Tensor, *, rate: float, decays: tuple[Tensor | None, Tensor | float]
+) -> Moments:
     decay, carry = decays
-    used = rate * present.to(x.dtype)
-    weight = _decayed_sum(used, decay) + carry * weight0
+    used = rate * here
+    weight = _decayed_sum(used, decay) + carry * before.weight
     safe = torch.where(weight > 0, weight, torch.ones_like(weight))
     # Sums are taken about the moments before the chunk: a lane may wander far from its first value, and a run of
     # missing rows must leave mean and variance as they are, to the bit.
-    off = x - mean0
-    rest = rest0 + _decayed_sum(used * (off - rest0), decay) / safe
-    earlier = torch.cat([rest0, rest[:, :-1]], dim=1)
+    off = x - before.mean
+    rest = before.rest + _decayed_sum(used * (off - before.rest), decay) / safe
     # The very first row has no earlier mean: its deviation from its own is 0.
-    about = torch.where(torch.cat([weight0, weight[:, :-1]], dim=1) > 0, off - earlier, torch.zeros_like(x))
-    variance = variance0 + _decayed_sum(used * (about * (off - rest) - variance0), decay) / safe
-    return torch.stack([mean0.expand_as(rest), rest, variance.clamp(min=0), weight], dim=-1)
+    had = _earlier(before.weight, weight) > 0
+    about = torch.where(had, off - _earlier(before.rest, rest), torch.zeros_like(x))
+    gain = used * (about * (off - rest) - before.variance)
+    variance = (before.variance + _decayed_sum(gain, decay) / safe).clamp(min=0)
+    return Moments(before.mean.expand_as(rest), rest, variance, weight)
 
 
-def _kept(moments: Tensor) -> Tensor:
-    """Put the moments of the last row into the form that is kept: the rest small, the weight not vanishing."""
-    old, rest, variance, weight = moments.unbind(-1)
-    mean = old + rest
-    weight = torch.where(weight > 0, weight.clamp(min=_LEAST_WEIGHT), weight)
-    return torch.stack([mean, rest - (mean - old), variance, weight], dim=-1)
+def _earlier(first: Tensor, rows: Tensor) -> Tensor:
+    """Move rows (B, T, C) one row on, behind a first one (B, 1, C)."""
+    return first if rows.shape[1] == 1 else torch.cat([first, rows[:, :-1]], dim=1)
 
 
-def _spike_bounds(moments: Tensor, before: Tensor, *, clip_weight: float) -> tuple[Tensor, Tensor]:
+def _spike_bounds(earlier: Moments, *, clip_weight: float) -> tuple[Tensor, Tensor]:
     """Give the interval, (B, T, C) each, outside which a value is a spike, by the moments of the row before."""
-    mean, rest, variance, weight = torch.cat([before[:, None], moments[:, :-1]], dim=1).unbind(-1)
-    deviation = variance.sqrt()
-    trusted = (weight >= clip_weight) & (deviation > _LEAST_DEVIATION)
+    deviation = earlier.variance.sqrt()
+    trusted = (earlier.weight >= clip_weight) & (deviation > _LEAST_DEVIATION)
     width = torch.where(trusted, _CLIP * deviation, torch.full_like(deviation, 2 * LARGEST))
-    return mean + rest - width, mean + rest + width
+    level = earlier.mean + earlier.rest
+    return level - width, level + width
 
 
-def _decays(n_rows: int, rate: float, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Matrix (T, T) that runs ``s ← (1 − rate) · s + value`` over rows, and decay (T, 1) of what was before."""
+def _decays(n_rows: int, rate: float, dtype: torch.dtype, device: torch.device) -> tuple[Tensor | None, Tensor | float]:
+    """Matrix (T, T) that runs ``s ← (1 − rate) · s + value`` over rows, and decay (T, 1) of what was before.
+
+    One row needs no matrix: None, and a number.
+    """
+    if n_rows == 1:
+        return None, 1 - rate
     step = torch.arange(n_rows, dtype=torch.float64, device=device)
     lag = step[:, None] - step
     decay = torch.where(lag >= 0, (1 - rate) ** lag.clamp(min=0), 0.0)
@@ -258,37 +296,37 @@ def _decays(n_rows: int, rate: float, dtype: torch.dtype, device: torch.device) 
 
 
 @lru_cache(maxsize=64)
-def _cached_decays(n_rows: int, rate: float, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+def _cached_decays(
+    n_rows: int, rate: float, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor | None, Tensor | float]:
     with torch.inference_mode(False):  # what is cached must serve training too
         return _decays(n_rows, rate, dtype, device)
 
 
-def _decayed_sum(values: Tensor, decay: Tensor) -> Tensor:
-    return torch.einsum("ts,bsc->btc", decay, values)
+def _decayed_sum(values: Tensor, decay: Tensor | None) -> Tensor:
+    # A product per lane: in one product of all lanes, a lane's last digits would depend on its place.
+    return values if decay is None else decay[None] @ values
 
 
-def _first_value(x: Tensor, present: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
-    """Give each lane's first finite value (B, 1, C) and a flag that tells whether there was one (B, C)."""
-    first = present.to(torch.int32).argmax(dim=1, keepdim=True)  # the first of equal maxima; int64 needs ORT > 1.16
-    here = x.gather(1, first)
-    seen = norm[..., 1:2].transpose(1, 2) > 0  # (B, 1, C)
-    found = present.any(dim=1, keepdim=True)
-    shift = torch.where(seen, norm[..., 0:1].transpose(1, 2), torch.where(found, here, torch.zeros_like(here)))
-    return shift, (seen | found)[:, 0].to(x.dtype)
+def _first_value(x: Tensor, here: Tensor) -> Tensor:
+    """Give each lane's first value in the call, (B, 1, C); 0 where there is none, since missing rows hold 0."""
+    if x.shape[1] == 1:
+        return x
+    first = here.to(torch.int32).argmax(dim=1, keepdim=True)  # the first of equal maxima; int64 needs ORT > 1.16
+    return x.gather(1, first)
 
 
-def _latest(present: Tensor, *, in_graph: bool) -> Tensor:
-    """Give the newest row with a value up to each row, (B, T, C); −1 where there is none in the call."""
+def _ages(present: Tensor, age: Tensor, seen: Tensor, *, in_graph: bool) -> tuple[Tensor, Tensor]:
+    """Count the rows since the last value, and tell whether there was any, from what was before (B, 1, C)."""
+    if present.shape[1] == 1:
+        ages = torch.where(present, torch.zeros_like(age), (age + 1).clamp(max=_AGE_CAP))
+        return ages, seen | present
     order = torch.arange(present.shape[1], device=present.device)
-    if not in_graph:
-        return torch.where(present, order[:, None], -1).cummax(dim=1).values
-    # Graphs have no cumulative maximum: a masked one.
-    earlier = (order[:, None] >= order)[..., None] & present[:, None]  # (B, T, T, C)
-    return torch.where(earlier, order[:, None], -1).amax(dim=2)
-
-
-def _age(latest: Tensor, before: Tensor) -> Tensor:
-    """Count the rows since the last finite value, (B, T, C), from the age before (B, C)."""
-    order = torch.arange(latest.shape[1], device=latest.device)[:, None]
-    running = before[:, None] + (order + 1).to(before.dtype)
-    return torch.where(latest >= 0, (order - latest).to(before.dtype), running).clamp(max=_AGE_CAP)
+    if in_graph:  # graphs have no cumulative maximum: a masked one
+        earlier = (order[:, None] >= order)[..., None] & present[:, None]  # (B, T, T, C)
+        latest = torch.where(earlier, order[:, None], -1).amax(dim=2)
+    else:
+        latest = torch.where(present, order[:, None], -1).cummax(dim=1).values
+    since = (order[:, None] - latest).to(age.dtype)
+    running = age + (order[:, None] + 1).to(age.dtype)
+    return torch.where(latest >= 0, since, running).clamp(max=_AGE_CAP), seen | (latest >= 0)

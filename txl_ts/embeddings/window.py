@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from txl_ts.embeddings.normaliser import Scale
 from txl_ts.state import TensorSpec
@@ -31,7 +32,7 @@ class RowWindow:
 
     def specs(self) -> tuple[TensorSpec]:
         """Describe the state: value above the shift; and 1 where it came, −1 where it is carried, 0 for neither."""
-        return (TensorSpec("rows", (self.length - 1, self.n_channels, 2), "float32"),)
+        return (TensorSpec("rows", (2, self.n_channels, self.length - 1), "float32"),)
 
     def extend(self, x: Tensor, present: Tensor, age: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Put the rows of a call behind the kept ones.
@@ -43,32 +44,38 @@ class RowWindow:
         present : bool Tensor of shape (B, T, C)
         age : Tensor of shape (B, T, C)
             Rows since the last value.
-        rows : Tensor of shape (B, length − 1, C, 2)
+        rows : Tensor of shape (B, 2, C, length − 1)
 
         Returns
         -------
-        history : Tensor of shape (B, length − 1 + T, C, 2)
-        rows : Tensor of shape (B, length − 1, C, 2)
+        history : Tensor of shape (B, 2, C, length − 1 + T)
+        rows : Tensor of shape (B, 2, C, length − 1)
             The newest rows, to be kept.
         """
         n_rows = x.shape[1]
-        history = torch.cat([rows, torch.stack([x, present.to(x.dtype)], dim=-1)], dim=1)
-        # The row with the last value; one from before the call is carried by the newest kept row.
-        order = torch.arange(n_rows, device=x.device)[:, None]
-        source = self.length - 1 + order - torch.minimum(age, (order + 1).to(age.dtype)).long()
-        value, origin = history.gather(1, source[..., None].expand(-1, -1, -1, 2)).unbind(-1)
-        origin = torch.where(present, origin, -origin.abs())
-        history = torch.cat([rows, torch.stack([value, origin], dim=-1)], dim=1)
-        return history, history[:, n_rows:]
+        came = present.transpose(1, 2)  # (B, C, T)
+        new = torch.stack([x.transpose(1, 2), came.to(x.dtype)], dim=1)  # (B, 2, C, T)
+        if n_rows == 1:
+            before = rows[..., -1:]
+        else:
+            # The row with the last value; one from before the call is carried by the newest kept row.
+            order = torch.arange(n_rows, device=x.device)
+            back = torch.minimum(age.transpose(1, 2), (order + 1).to(age.dtype)).long()
+            source = (self.length - 1 + order - back)[:, None].expand(-1, 2, -1, -1)
+            before = torch.cat([rows, new], dim=-1).gather(3, source)
+        value, origin = before.split(1, dim=1)
+        carried = torch.cat([value, -origin.abs()], dim=1)
+        history = torch.cat([rows, torch.where(came[:, None], new, carried)], dim=-1)
+        return history, history[..., n_rows:]
 
-    def at(self, history: Tensor, picked: Tensor, scale: Scale) -> tuple[Tensor, Tensor]:
+    def at(self, history: Tensor, picked: Tensor | None, scale: Scale) -> tuple[Tensor, Tensor]:
         """Cut out the windows that end at some rows, normalised by the statistics of their last row.
 
         Parameters
         ----------
-        history : Tensor of shape (B, length − 1 + T, C, 2)
-        picked : int64 Tensor of shape (n,)
-            Rows of the call.
+        history : Tensor of shape (B, 2, C, length − 1 + T)
+        picked : int64 Tensor of shape (n,), optional
+            Rows of the call; None is all of them, by a copy of the history per row: for graphs, and for one row.
         scale : Scale
             At the picked rows.
 
@@ -79,7 +86,19 @@ class RowWindow:
         present : Tensor of shape (B, n, C, length)
             1 where a value came, else 0.
         """
-        # Indexing copies the picked windows only; `unfold` and `index_select` would copy all of them first.
-        index = picked[:, None] + torch.arange(self.length, device=picked.device)
-        value, origin = history[:, index].permute(4, 0, 1, 3, 2)  # 2 × (B, n, C, length)
+        value, origin = self._windows(history, picked).unbind(1)  # (B, n, C, length) each
         return scale.normalise(value).clamp(-_CLIP, _CLIP) * origin.abs(), (origin > 0).to(value.dtype)
+
+    def _windows(self, history: Tensor, picked: Tensor | None) -> Tensor:
+        """Give the windows (B, 2, n, C, length)."""
+        n_rows = history.shape[-1] - self.length + 1
+        if picked is None and n_rows == 1:
+            return history[:, :, None]
+        if picked is None:
+            # Row t of a copy that is one number longer begins at number t: windows without an index per number.
+            copies = history[..., None, :].expand(-1, -1, -1, n_rows, -1).flatten(-2)
+            windows = F.pad(copies, (0, n_rows)).unflatten(-1, (n_rows, history.shape[-1] + 1))[..., : self.length]
+        else:
+            # Indexing copies the picked windows only; `unfold` and `index_select` would copy all of them first.
+            windows = history[..., picked[:, None] + torch.arange(self.length, device=picked.device)]
+        return windows.transpose(2, 3)

@@ -1,7 +1,12 @@
-"""The model in the form of a graph: dynamic lanes and rows, no loops, no branches, the contract's names.
+"""The model in the form of a graph: no loops, no branches, the contract's names, memory that is read where it lies.
 
-The forward pass of :class:`~txl_ts.model.TXLModel` cuts rows into phases and blocks, whose number depends on the call.
-A graph cannot: here each row gathers its own ``mem_len + 1`` keys. The numbers are the same.
+The forward pass of :class:`~txl_ts.model.TXLModel` puts the memory in time order and cuts rows into phases and blocks,
+whose number depends on the call. A graph cannot, and copies of the memory are what a step costs. Here every row asks
+all slots of the ring as they lie and the rows of the call, and slots that it does not see weigh nothing. The numbers
+are the same.
+
+There are two forms. The dynamic one takes any number of lanes and rows: rows ask the ring as it was, then it is
+written. The fixed one takes one row of one lane: the row is written first, and asks the new ring alone.
 """
 
 from __future__ import annotations
@@ -12,10 +17,13 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from txl_ts.backbone import Layer
-from txl_ts.model import TXLModel, restarted
+from txl_ts.memory import Fifo
+from txl_ts.model import TorchState, TXLModel, is_memory, restarted
+
+# A score that weighs nothing, and lets no number that memory can hold through.
+_HIDDEN = -1e30
 
 
 class StreamGraph(nn.Module):
@@ -24,82 +32,148 @@ class StreamGraph(nn.Module):
     Parameters
     ----------
     model : TXLModel
+    fixed : bool
+        Take one row of one lane per call.
     """
 
-    def __init__(self, model: TXLModel) -> None:
+    def __init__(self, model: TXLModel, *, fixed: bool = False) -> None:
         super().__init__()
-        self.model = copy.deepcopy(model).eval()
+        self.model, self.fixed = copy.deepcopy(model).eval(), fixed
         self.model.normaliser.in_graph = True
-        # Weights do not change any more: the position table is projected once.
-        self.layers = [cast(Layer, layer) for layer in self.model.backbone.layers]
-        for i, layer in enumerate(self.layers):
-            self.register_buffer(f"position_{i}", layer.attention.position_keys().detach(), persistent=False)
+        self.names = [spec.name for spec in self.model.state_specs()]
+        self.layers = nn.ModuleList(_Layer(cast(Layer, layer)) for layer in self.model.backbone.layers)
 
-    def forward(
-        self, x: Tensor, start: Tensor, mem: Tensor, count: Tensor, norm: Tensor, rows: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Give y (B, T, h, C, Q) and the four state tensors, moved on; see the contract in ``docs/onnx.md``."""
-        small = restarted({"count": count, "norm": norm, "rows": rows}, start)
-        count, norm, rows = small["count"], small["norm"], small["rows"]
-        picked = torch.arange(x.shape[1], device=x.device)
-        front, norm, rows = self.model.front(x, norm, rows, picked)
-        h, kept = front.tokens, []
-        ring = _Ring(self.model.config.stride, self.model.config.mem_len, count, n_rows=x.shape[1])
-        for i, layer in enumerate(self.layers):
-            h, memory = self._layer(layer, h, mem[:, i], ring, getattr(self, f"position_{i}"))
-            kept.append(memory)
-        hidden = self.model.backbone.norm(h)
+    def forward(self, x: Tensor, start: Tensor, *past: Tensor) -> tuple[Tensor, ...]:
+        """Give y (B, T, h, C, Q) and the state tensors, moved on; see the contract in ``docs/onnx.md``."""
+        n_lanes, n_rows = x.shape[:2]
+        state: TorchState = restarted(dict(zip(self.names, past, strict=True)), start)
+        front, norm, rows = self.model.front(x, state["norm"], state["rows"], None)
+        view = (_FixedView if self.fixed else _View)(self.model.memory, state["count"], n_rows=n_rows)
+        h = front.tokens.reshape(n_lanes * n_rows, -1)
+        rings = []
+        for layer, (keys, values) in zip(self.layers, self.model.rings(state), strict=True):
+            h, *ring = layer(h, keys, values, view)
+            rings += ring
+        hidden = self.model.backbone.norm(h).reshape(n_lanes, n_rows, -1)
         y = front.scale.restore(self.model.head(hidden, self.model.linear_path(front.lookback)))
-        return y, torch.stack(kept, dim=1), self.model.memory.advance(count, n_rows=x.shape[1]), norm, rows
+        count = self.model.memory.advance(state["count"], n_rows=n_rows)
+        small = {"count": count, "norm": norm, "rows": rows}
+        names = (name for name in self.names if is_memory(name))
+        after = dict(zip(names, rings, strict=True)) | small
+        return y, *(after[name] for name in self.names)
 
-    def _layer(self, layer: Layer, x: Tensor, memory: Tensor, ring: _Ring, position: Tensor) -> tuple[Tensor, Tensor]:
+
+class _Layer(nn.Module):
+    """One layer over flat rows (B · T, D), with what does not change any more multiplied out."""
+
+    def __init__(self, layer: Layer) -> None:
+        super().__init__()
         attention = layer.attention
-        normed = layer.norm_attention(x)
-        own = attention.project(normed)  # (B, T, 2, D)
-        every = torch.cat([ring.in_order(memory), own.transpose(1, 2)], dim=2)  # (B, 2, N + T, D), oldest first
-        window = every[:, :, ring.window]  # (B, 2, T, M + 1, D)
-        key, value = window.unflatten(-1, (attention.n_heads, attention.d_head)).unbind(1)  # (B, T, M + 1, H, K)
+        self.layer, self.n_heads = layer, attention.n_heads
         scale = 1 / math.sqrt(attention.d_head)
-        query = attention.query(normed).unflatten(-1, (attention.n_heads, attention.d_head)) * scale  # (B, T, H, K)
-        by_head = key.transpose(2, 3)  # (B, T, H, M + 1, K)
-        score = (by_head @ (query + attention.u * scale)[..., None]).squeeze(-1)  # (B, T, H, M + 1)
-        score = score + (position @ (query + attention.v * scale)[..., None]).squeeze(-1)
-        score = torch.where(ring.visible[:, :, None], score, torch.full_like(score, -1e30))
-        weight = torch.where(ring.visible[:, :, None], score.softmax(-1), torch.zeros_like(score))
-        heads = (weight[..., None, :] @ value.transpose(2, 3)).squeeze(-2)  # (B, T, H, K)
-        y = x + attention.output(heads.flatten(2))
-        y = y + layer.forward_out(F.gelu(layer.forward_in(layer.norm_forward(y))))
-        return y, ring.written(every)
+        with torch.no_grad():
+            weight = torch.cat([attention.query.weight * scale, attention.key_value.weight])
+            self.register_buffer("project", weight.T.contiguous())  # (D, 3 · D)
+            self.register_buffer("table", attention.position_keys().transpose(1, 2).contiguous())  # (H, K, M + 1)
+            self.register_buffer("u", (attention.u * scale)[:, None].contiguous())
+            self.register_buffer("v", (attention.v * scale)[:, None].contiguous())
+        self.project: Tensor
+        self.table: Tensor
+        self.u: Tensor
+        self.v: Tensor
+
+    def forward(self, h: Tensor, keys: Tensor, values: Tensor, view: _View) -> tuple[Tensor, Tensor, Tensor]:
+        layer, n_heads = self.layer, self.n_heads
+        rows = (layer.norm_attention(h) @ self.project).reshape(view.n_lanes, view.n_rows, 3 * n_heads, -1)
+        query, key, value = rows.transpose(1, 2).split(n_heads, dim=1)  # (B, H, T, K) each
+        position = view.by_slot((query + self.v) @ self.table)
+        heads, keys, values = view.attend(query + self.u, position, (key, value), (keys, values))
+        h = h + layer.attention.output(heads.transpose(1, 2).reshape(view.n_lanes * view.n_rows, -1))
+        return h + layer.forward_out(_gelu(layer.forward_in(layer.norm_forward(h)))), keys, values
 
 
-class _Ring:
-    """Where rows lie in the ring, for one call: shared by all layers."""
+class _View:
+    """What the rows of one call see, and where they are written: shared by all layers.
 
-    def __init__(self, stride: int, mem_len: int, count: Tensor, *, n_rows: int) -> None:
-        self.n_slots, self.n_rows = stride * (mem_len + 1), n_rows
-        device = count.device
-        slot = torch.arange(self.n_slots, dtype=torch.int32, device=device)
+    A row sees slots of its own phase whose row is at most ``stride · mem_len`` rows back, and the rows of the call by
+    the same rule. Columns are the slots of the ring as they lie, then the rows of the call.
+    """
+
+    def __init__(self, memory: Fifo, count: Tensor, *, n_rows: int) -> None:
+        self.memory, self.n_lanes, self.n_rows = memory, len(count), n_rows
         valid, phase = count[:, :1], count[:, 1:]
-        self._order = torch.remainder(phase + slot, self.n_slots).long()  # (B, N): the oldest slot is the next to write
-        row = torch.arange(n_rows, device=device)[:, None]
-        back = torch.arange(mem_len, -1, -1, device=device) * stride
-        self.window = row + self.n_slots - back  # (T, M + 1), farthest first
-        self.visible = self.window >= (self.n_slots - valid[:, :, None])  # (B, T, M + 1)
-        # Slot s holds after the call the newest row that belongs to it.
-        self._source = torch.remainder(slot - phase - n_rows, self.n_slots).long()  # (B, N), among the last N rows
+        slot, row = (torch.arange(n, dtype=count.dtype, device=count.device) for n in (memory.n_slots, n_rows))
+        age = torch.remainder(phase - 1 - slot, memory.n_slots) + 1  # (B, N): rows before the call's first
+        shape = (self.n_lanes, n_rows, n_rows)
+        back = torch.cat([age[:, None] + row[:, None], (row[:, None] - row).expand(shape)], dim=2)  # (B, T, N + T)
+        filled = torch.cat([(age <= valid)[:, None].expand(-1, n_rows, -1), (back[..., -n_rows:] >= 0)], dim=2)
+        self._see(filled, back)
+        # Of more rows than the ring holds, the last are kept: a slot is written once.
+        self.skipped = torch.sym_max(n_rows - memory.n_slots, 0)
+        self.slot = torch.remainder(phase + row[self.skipped :], memory.n_slots)[:, None].long()  # (B, 1, T)
 
-    def in_order(self, memory: Tensor) -> Tensor:
-        """Give the ring (B, 2, N, D), oldest row first."""
-        return _take(memory, self._order)
+    def _see(self, filled: Tensor, back: Tensor) -> None:
+        """Set which columns (B, T, n) each row sees, and which entry of the position table is theirs."""
+        memory = self.memory
+        visible = filled & (back <= memory.n_rows)
+        if memory.stride > 1:
+            visible = visible & (torch.remainder(back, memory.stride) == 0)
+        entry = memory.mem_len - torch.div(back, memory.stride, rounding_mode="trunc")
+        self.visible = visible[:, None]  # (B, 1, T, n)
+        self.entry = entry.clamp(0, memory.mem_len)[:, None].long()
 
-    def written(self, every: Tensor) -> Tensor:
-        """Give the ring (B, 2, N, D) after all rows (B, 2, N + T, D)."""
-        return _take(every[:, :, self.n_rows :], self._source)  # of the newest N rows
+    def by_slot(self, position: Tensor) -> Tensor:
+        """Bring scores by distance (B, H, T, M + 1), farthest first, to their columns."""
+        return position.gather(3, self.entry.expand(-1, position.shape[1], -1, -1))
+
+    def attend(
+        self, query: Tensor, position: Tensor, new: tuple[Tensor, Tensor], old: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Give heads (B, H, T, K) and the rings after the new rows.
+
+        Parameters
+        ----------
+        query : Tensor of shape (B, H, T, K)
+        position : Tensor of shape (B, H, T, n)
+        new : keys and values of the call's rows, of shape (B, H, T, K)
+        old : the same of the ring, of shape (B, H, N, K)
+        """
+        score = torch.cat([query @ ring.transpose(-1, -2) for ring in (old[0], new[0])], dim=-1) + position
+        weight = torch.where(self.visible, score, _HIDDEN).softmax(-1)
+        n_slots = self.memory.n_slots
+        heads = weight[..., :n_slots] @ old[1] + weight[..., n_slots:] @ new[1]
+        # Where the new ring takes the place of the old one, it may be written only after the old one was read: a sum
+        # with nothing makes that an order that no scheduler can change.
+        after = 0 * heads
+        keys, values = (self._written(ring, rows + after) for ring, rows in zip(old, new, strict=True))
+        return heads, keys, values
+
+    def _written(self, ring: Tensor, rows: Tensor) -> Tensor:
+        lane = torch.arange(self.n_lanes, device=ring.device)[:, None, None]
+        head = torch.arange(ring.shape[1], device=ring.device)[:, None]
+        return torch.index_put(ring, (lane, head, self.slot), rows[:, :, self.skipped :])
 
 
-def _take(rows: Tensor, index: Tensor) -> Tensor:
-    """Pick rows (B, 2, N, D) of each lane by (B, N): whole rows are copied, where a gather would copy numbers."""
-    n_lanes, n_kinds, n_rows, width = rows.shape
-    lane = torch.arange(n_lanes, device=rows.device)[:, None, None] * n_kinds
-    kind = torch.arange(n_kinds, device=rows.device)[None, :, None]
-    return rows.reshape(n_lanes * n_kinds * n_rows, width)[(lane + kind) * n_rows + index[:, None]]
+class _FixedView(_View):
+    """The same for one row of one lane: it is written first, so that the ring is all there is to see."""
+
+    def __init__(self, memory: Fifo, count: Tensor, *, n_rows: int) -> None:
+        self.memory, self.n_lanes, self.n_rows, self.skipped = memory, 1, 1, 0
+        valid, phase = count[:, :1], count[:, 1:]
+        slot = torch.arange(memory.n_slots, dtype=count.dtype, device=count.device)
+        back = torch.remainder(phase - slot, memory.n_slots)[:, None]  # (1, 1, N)
+        self._see(back <= valid[:, None], back)
+        self.slot = phase[:, None].long()
+
+    def attend(
+        self, query: Tensor, position: Tensor, new: tuple[Tensor, Tensor], old: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Give heads (1, H, 1, K) and the rings after the new row; see :meth:`_View.attend`."""
+        keys, values = (self._written(ring, rows) for ring, rows in zip(old, new, strict=True))
+        score = query @ keys.transpose(-1, -2) + position
+        return torch.where(self.visible, score, _HIDDEN).softmax(-1) @ values, keys, values
+
+
+def _gelu(x: Tensor) -> Tensor:
+    """Write the activation as the pattern that ONNX Runtime makes one operation of."""
+    return x * 0.5 * (1 + torch.erf(x / math.sqrt(2)))

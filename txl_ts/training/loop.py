@@ -205,7 +205,7 @@ class Trainer:
         stride = self.model.config.stride
         lanes = self.progress.lanes
         if not self.settings.carry_memory:
-            lanes = lanes | {name: torch.zeros_like(lanes[name]) for name in ("mem", "count")}
+            lanes = lanes | {"count": torch.zeros_like(lanes["count"])}
         z, front, self.progress.lanes = self.model.forward_visits(
             segment.x, lanes, phases, segment.start, beside=segment.beside
         )
