@@ -14,8 +14,8 @@ __all__ = ["BENCHES", "run_bench"]
 BENCHES = (
     "alarms",
     "clients",
-    "coverage",
     "covariates",
+    "coverage",
     "ett",
     "fleet",
     "m4",
