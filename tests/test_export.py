@@ -154,6 +154,9 @@ VARIANTS = {
     "no linear path": {"lookback": 0},
     "stride longer than the patch": {"patch_len": 3, "stride": 5, "n_layers": 1},
     "median only": {"quantiles": (0.5,), "h": 1},
+    "asinh": {"transform": "asinh"},
+    "log1p, non-negative": {"transform": "log1p", "non_negative": True},
+    "sqrt": {"transform": "sqrt"},
 }
 
 

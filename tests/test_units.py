@@ -70,7 +70,6 @@ def test_units_survive_a_file(tiny, make_rows, tmp_path):
     assert (again.predict()[["TXL", "TXL_ql0.1"]] >= 0).all(axis=None)
 
 
-@pytest.mark.xfail(reason="asinh from drawn states: parity 3.4e-5, over the bar of 1e-5; the export is refused")
 def test_the_exported_graph_has_the_units(tiny, make_rows, tmp_path):
     pytest.importorskip("onnxscript", reason="exports need the extra `export`")
     pytest.importorskip("onnxruntime", reason="graphs need the extra `ort`")
