@@ -23,7 +23,7 @@ from txl_ts.errors import ParameterError, TxlError
 from txl_ts.heads import QuantileHead
 from txl_ts.memory import Fifo
 from txl_ts.model import TXLModel
-from txl_ts.runtime import StreamSession, read_contract
+from txl_ts.runtime import StreamSession, fleet_of, read_contract
 
 
 class ModelSession:
@@ -316,7 +316,7 @@ CONTRACT = {
     "freq": "5",
     "time": {"kind": "integer", "step": 5},
     "segment": {"min": 1, "max": 32, "trained": 8},
-    "memory": {"length": 1, "stride": 1, "reach": 4},
+    "memory": {"layers": 1, "length": 1, "stride": 1, "reach": 4},
     "horizon": 1,
     "quantiles": [0.5],
     "lane_independent": True,
@@ -342,7 +342,7 @@ class FadingSums(StreamSession):
     """The smallest session of named streams."""
 
     def __init__(self, **changes):
-        self._begin(FadingSum(**changes))
+        self._begin(fleet_of(FadingSum(**changes)))
 
 
 @pytest.mark.parametrize(
@@ -372,19 +372,31 @@ class SwallowsErrors(FadingSums):
 
 class RaisesOthersErrors(FadingSums):
     def reset(self, name):
-        self._slab.clear(self._lanes[name])
+        assert self._fleet.lanes[name] >= 0  # a KeyError
+        self._fleet.reset(name)
 
 
 class ForksShareALane(FadingSums):
+    """What happens to the fork happens to the state of the stream that it came from."""
+
+    shared = ()
+
     def copy(self, name, new):
         super().copy(name, new)
-        self._lanes[new] = self._lanes[name]
+        self.shared = self.shared or (name, new)
+
+    def step(self, rows):
+        out = super().step(rows)
+        lanes = [np.array([self._fleet.lanes[name]]) for name in self.shared if name in self._fleet.lanes]
+        if len(lanes) == 2:
+            self._fleet.store.scatter(lanes[0], self._fleet.store.gather(lanes[1]))
+        return out
 
 
 class RestoresRoughly(FadingSums):
     def restore(self, path):
         super().restore(path)
-        for array in self._slab._arrays:
+        for array in (array for shelf in self._fleet.store.shelves for array in shelf):
             array *= np.float32(1.001)
 
 
@@ -397,13 +409,7 @@ class LeavesTraces(FadingSums):
     """Whoever gets the lane of a closed stream finds what was in it, and is not told to begin."""
 
     def __init__(self):
-        self._begin(StartsNothing())
-
-    def _gathered(self, names):
-        state = super()._gathered(names)
-        for array, ours in zip(state, self._slab._arrays, strict=True):
-            array[[name not in self._lanes for name in names]] = ours[0]
-        return state
+        self._begin(fleet_of(StartsNothing()))
 
 
 class IgnoresTimes(FadingSums):
@@ -422,7 +428,7 @@ class CountsItsCalls(FadingSum):
 
 class RemembersItsCalls(FadingSums):
     def __init__(self):
-        self._begin(CountsItsCalls())
+        self._begin(fleet_of(CountsItsCalls()))
 
 
 class CentresSteps(FadingSum):
@@ -432,7 +438,7 @@ class CentresSteps(FadingSum):
 
 class CentresItsStreams(FadingSums):
     def __init__(self):
-        self._begin(CentresSteps())
+        self._begin(fleet_of(CentresSteps()))
 
 
 class AnswersInOneBuffer(FadingSums):
