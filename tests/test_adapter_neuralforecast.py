@@ -57,6 +57,26 @@ def test_backtests_are_those_of_the_forecaster(nf, panel):
     pd.testing.assert_frame_equal(again, found)
 
 
+def test_columns_beside_the_target_have_the_roles_of_their_lists(panel):
+    static = pd.DataFrame({"unique_id": ["Airline1", "Airline2"], "size": [1.0, 2.0]})
+    lists = {"futr_exog_list": ["trend"], "stat_exog_list": ["size"]}
+    nf = NeuralForecast([TXL(h=12, input_size=24, **lists, **SMALL)], freq="ME")
+    nf.fit(panel, static_df=static)
+    model = TXLForecaster(h=12, freq="ME", context=24, quantiles=QUANTILES, random_state=1, **SMALL)
+    roles = {"futr_cols": ["trend"], "static_cols": ["size"], "static_df": static}
+    model.fit(panel, **roles)
+    ahead = model.make_future_frame().assign(trend=np.tile(np.arange(144, 156), 2))
+    pd.testing.assert_frame_equal(
+        nf.predict(futr_df=ahead, quantiles=[0.1]), model.predict(futr_df=ahead, quantiles=[0.1])
+    )
+    later = pd.concat([panel, ahead.assign(y=400.0).astype({"ds": panel.ds.dtype})], ignore_index=True)
+    for use_fitted in (False, True):
+        theirs = {} if use_fitted else roles
+        found = nf.cross_validation(later, static_df=static, n_windows=1, use_fitted=use_fitted)
+        expected = model.cross_validation(later, n_windows=1, use_fitted=use_fitted, quantiles=(), **theirs)
+        np.testing.assert_array_equal(found.TXL, expected.TXL)
+
+
 def test_models_stand_side_by_side_under_their_aliases(panel):
     models = [TXL(h=3, alias="A", **SMALL), TXL(h=3, alias="B", lookback=12, **SMALL)]
     nf = NeuralForecast(models, freq="ME")

@@ -143,3 +143,20 @@ def test_other_kinds_of_files_are_refused_by_their_suffix(folder, capsys, tmp_pa
     assert "must end with .csv or .parquet" in capsys.readouterr().err
     assert call("predict", folder / "csv.txl", "--out", tmp_path / "out.json") == 2
     assert "must end with .csv or .parquet" in capsys.readouterr().err
+
+
+def test_a_model_with_more_columns_is_sent_to_python(folder, table, capsys, tmp_path):
+    rows = table.with_columns(warm=pl.col("sold") * 2, left=-pl.col("sold"))
+    names = {"id_col": "shop", "time_col": "at"}
+    ahead = TXLForecaster(h=3, **SIZES).fit(rows.drop("left"), target_col="sold", futr_cols=["warm"], **names)
+    several = TXLForecaster(h=3, **SIZES).fit(rows.drop("warm"), target_col=["sold", "left"], **names)
+    for name, model in {"ahead": ahead, "several": several}.items():
+        model.save(tmp_path / f"{name}.txl")
+    for args, needed in (
+        (["ahead.txl"], "'warm'"),
+        (["several.txl", "--data", folder / "sales.csv"], "'sold', 'left'"),
+    ):
+        assert call("predict", tmp_path / args[0], *args[1:]) == 2
+        assert f"Error: this model needs the columns [{needed}], and txl-ts predict" in capsys.readouterr().err
+    assert call("predict", tmp_path / "several.txl") == 0
+    assert "sold_TXL" in capsys.readouterr().out

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import mean_absolute_error, mean_pinball_loss, mean_squared_error
 
 from txl_ts.config import ModelConfig
+from txl_ts.embeddings import Units
 from txl_ts.errors import FileFormatError, ParameterError, ShapeError, TrainingError
 from txl_ts.model import TXLModel
 from txl_ts.training import Checkpoint, Origins, Pieces, Trainer, TrainingSettings
@@ -122,6 +123,7 @@ def test_segments_ask_every_row_once_and_never_beyond_the_end_of_its_piece(lengt
     class Scale:  # targets are counted from the lane's shift: here from 0, and every row is known
         shift = torch.zeros(n_lanes, 1, 1)
         known = torch.ones(n_lanes, n_rows, 1, dtype=torch.bool)
+        units = Units()
 
     for segment in segments(origins, steps, n_rows=n_rows, h=h):
         target, usable = segment.targets(picked, Scale)

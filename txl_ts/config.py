@@ -50,6 +50,9 @@ class ModelConfig:
         Width, layers, heads, width of the feed-forward part.
     dropout : float
         In [0, 1), during training only.
+    hist_kinds, futr_kinds, static_kinds : tuple of int
+        Columns beside the target that are known up to now, ahead, and for the whole series: 0 is an amount, a positive
+        number the count of categories, −1 (ahead only) a number that needs no scaling.
     """
 
     h: int
@@ -69,6 +72,9 @@ class ModelConfig:
     n_heads: int
     d_ff: int
     dropout: float = 0.0
+    hist_kinds: tuple[int, ...] = ()
+    futr_kinds: tuple[int, ...] = ()
+    static_kinds: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
@@ -87,6 +93,15 @@ class ModelConfig:
         check_choice("transform", self.transform, TRANSFORMS)
         if not isinstance(self.non_negative, bool):
             raise ParameterError(f"non_negative={self.non_negative!r} must be True or False.")
+        for name in _KINDS:
+            least = -1 if name == "futr_kinds" else 0
+            kinds = tuple(check_integer(name, kind, at_least=least) for kind in getattr(self, name))
+            object.__setattr__(self, name, kinds)
+
+    @property
+    def has_covariates(self) -> bool:
+        """Whether there are columns beside the target."""
+        return bool(self.hist_kinds or self.futr_kinds or self.static_kinds)
 
     @property
     def reach(self) -> int:
@@ -100,7 +115,11 @@ class ModelConfig:
 
     def to_json(self) -> dict[str, Any]:
         """Give the plain dictionary that :meth:`from_json` reads."""
-        return {**asdict(self), "quantiles": list(self.quantiles)}
+        document = {**asdict(self), "quantiles": list(self.quantiles)}
+        for name in _KINDS:
+            kinds = document.pop(name)
+            document |= {name: list(kinds)} if kinds else {}
+        return document
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Self:
@@ -109,11 +128,13 @@ class ModelConfig:
         if unknown := sorted(set(document) - known):
             raise ParameterError(f"unknown model parameters {unknown[:5]}. This version knows {sorted(known)}.")
         try:
-            return cls(**{**document, "quantiles": tuple(document.get("quantiles", ()))})
+            lists = {name: tuple(document[name]) for name in ("quantiles", *_KINDS) if name in document}
+            return cls(**{"quantiles": (), **document, **lists})
         except TypeError as error:
             raise ParameterError(f"the model's parameters are incomplete or of a wrong type: {error}.") from error
 
 
+_KINDS = ("hist_kinds", "futr_kinds", "static_kinds")
 _LEAST = {
     "h": 1,
     "n_channels": 1,

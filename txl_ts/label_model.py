@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from txl_ts.config import ModelConfig, check_choice, check_integer
+from txl_ts.embeddings import Beside
 from txl_ts.heads import ClassHead, RowPath, ValueHead
 from txl_ts.model import TorchState, TXLModel, restarted
 from txl_ts.state import TensorSpec
@@ -79,7 +80,13 @@ class LabelModel(TXLModel):
         return (*super().state_specs(), *self._pool_specs())
 
     def forward(
-        self, x: Tensor, state: TorchState, start: Tensor | None = None, *, last_only: bool = False
+        self,
+        x: Tensor,
+        state: TorchState,
+        start: Tensor | None = None,
+        *,
+        last_only: bool = False,
+        beside: Beside | None = None,
     ) -> tuple[Tensor, TorchState]:
         """Answer at each row and move the state on.
 
@@ -93,6 +100,8 @@ class LabelModel(TXLModel):
             1 where a lane begins anew before its first row, else 0.
         last_only : bool
             Answer at the last row only.
+        beside : None
+            Not used: all columns are channels of ``x``.
 
         Returns
         -------

@@ -6,16 +6,27 @@ one row or thousands, for one lane or many: the numbers are the same.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from txl_ts.backbone import Backbone, Rows
 from txl_ts.config import ModelConfig
-from txl_ts.embeddings import LARGEST, PatchEmbedding, RowWindow, RunningNormaliser, Scale, StandardNormaliser, Units
+from txl_ts.embeddings import (
+    LARGEST,
+    Beside,
+    CovariateEmbedding,
+    PatchEmbedding,
+    Projection,
+    RowWindow,
+    RunningNormaliser,
+    Scale,
+    StandardNormaliser,
+    Units,
+)
 from txl_ts.errors import ShapeError
-from txl_ts.heads import LinearPath, QuantileHead
+from txl_ts.heads import KnownAhead, LinearPath, QuantileHead
 from txl_ts.memory import Fifo
 from txl_ts.state import TensorSpec, state_nbytes
 
@@ -23,6 +34,10 @@ TorchState = dict[str, Tensor]
 
 # What each layer keeps: projected rows, or in training the rows themselves, for the gradient of the projections.
 _KINDS, _TRAINED_KINDS = ("keys", "values"), ("hidden",)
+# Width of the network that reads the rows ahead.
+_KNOWN_WIDTH = 32
+# Rows × steps ahead that it reads at once where no gradient is needed: a long horizon would else fill the memory.
+_STEPS_AT_ONCE = 200_000
 
 
 @dataclass(frozen=True)
@@ -69,23 +84,36 @@ class TXLModel(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.memory = Fifo(mem_len=config.mem_len, stride=config.stride)
         self.backbone = Backbone(config)
+        self.beside = CovariateEmbedding(config) if config.has_covariates else None
+        self.known_ahead: KnownAhead | None = None
         self._add_outputs()
 
     def _add_outputs(self) -> None:
         """Draw the weights and add what turns hidden rows into forecasts."""
         config = self.config
-        self.linear_path = LinearPath(lookback=config.lookback, h=config.h)
+        n_known = 0 if self.beside is None else self.beside.futr.n_fixed
+        self.linear_path = LinearPath(lookback=config.lookback, h=config.h, n_known=n_known)
         self.apply(init_weights)
         # After the line above: the head starts at zero, so that the first forecast is the linear path's alone.
         self.head = QuantileHead(
             d_model=config.d_model, h=config.h, n_channels=config.n_channels, quantiles=config.quantiles
         )
+        if self.beside is not None and config.futr_kinds:
+            self.known_ahead = KnownAhead(
+                Projection(self.beside.futr, _KNOWN_WIDTH),
+                d_model=config.d_model,
+                h=config.h,
+                n_channels=config.n_channels,
+                n_quantiles=len(config.quantiles),
+                width=_KNOWN_WIDTH,
+            )
 
     def state_specs(self) -> tuple[TensorSpec, ...]:
         """Describe the state of one lane, in the order of the graph's names."""
         c = self.config
         rings = self.memory.specs(n_layers=c.n_layers, kinds=_KINDS, n_heads=c.n_heads, d_head=c.d_model // c.n_heads)
-        return (*rings, *self.normaliser.specs(), *self.window.specs())
+        specs = (*rings, *self.normaliser.specs(), *self.window.specs())
+        return specs + self._beside_specs() + self._last_specs()
 
     def state_nbytes(self) -> int:
         """Bytes of state that one lane takes."""
@@ -96,7 +124,13 @@ class TXLModel(nn.Module):
         return self._zeros(self.state_specs(), n_lanes)
 
     def forward(
-        self, x: Tensor, state: TorchState, start: Tensor | None = None, *, last_only: bool = False
+        self,
+        x: Tensor,
+        state: TorchState,
+        start: Tensor | None = None,
+        *,
+        last_only: bool = False,
+        beside: Beside | None = None,
     ) -> tuple[Tensor, TorchState]:
         """Forecast from each row and move the state on.
 
@@ -110,6 +144,8 @@ class TXLModel(nn.Module):
             1 where a lane begins anew before its first row, else 0.
         last_only : bool
             Give the forecast of the last row only.
+        beside : Beside, optional
+            Columns beside the target; all are missing without it.
 
         Returns
         -------
@@ -122,13 +158,40 @@ class TXLModel(nn.Module):
         state = restarted(state, start)
         picked = None if n_rows == 1 else torch.arange(n_rows, device=x.device)
         front, norm, rows = self.front(x, state["norm"], state["rows"], picked)
+        front, known, moved = self._with_beside(front, beside, state, picked, n_rows=n_rows)
         hidden, rings, count = self.backbone(front.tokens, self.rings(state), state["count"], memory=self.memory)
         if last_only:
-            last = torch.tensor([n_rows - 1], device=x.device)
+            picked = torch.tensor([n_rows - 1], device=x.device)
             hidden = hidden[:, -1:]
-            front = Front(front.tokens[:, -1:], front.lookback[:, -1:], front.scale.at(last))
-        y = front.scale.restore(self.head(hidden, self.linear_path(front.lookback)))
-        return y, self._named(rings, count=count, norm=norm, rows=rows)
+            front = Front(front.tokens[:, -1:], front.lookback[:, -1:], front.scale.at(picked))
+        centre = self.linear_path(front.lookback)
+        y = front.scale.restore(self._answer(hidden, centre, known, picked))
+        moved |= self._last(hidden, centre, front.scale)
+        return y, self._named(rings, count=count, norm=norm, rows=rows, **moved)
+
+    def forecast_from(self, last: Tensor, futr: Tensor) -> Tensor:
+        """Forecast from what the last row left in the state, now that the rows ahead are known.
+
+        Parameters
+        ----------
+        last : Tensor of shape (B, n)
+            ``state["last"]``.
+        futr : Tensor of shape (B, h, n_futr)
+            Raw columns of the rows ahead.
+
+        Returns
+        -------
+        Tensor of shape (B, h, C, Q)
+            In raw units; NaN where nothing had been seen.
+        """
+        assert self.beside is not None
+        h, channels, width = self.config.h, self.config.n_channels, self.config.d_model
+        hidden, centre, level, deviation, seen = last.split([width, h * channels, channels, channels, 1], dim=1)
+        row_before = torch.tensor([-1], device=last.device)  # the rows of futr are those ahead of it
+        centre = centre.unflatten(1, (1, h, channels))
+        z = self._answer(hidden[:, None], centre, self.beside.futr(futr), row_before)[:, 0]
+        level = torch.where(seen > 0, level, torch.nan)
+        return self.units.back(level[:, None, :, None] + z * deviation[:, None, :, None])
 
     # -- training: hidden rows instead of keys and values, a few phases as lanes of their own ------------------------
 
@@ -137,10 +200,16 @@ class TXLModel(nn.Module):
         c = self.config
         rings = self._visited_memory().specs(n_layers=c.n_layers, kinds=_TRAINED_KINDS, n_heads=1, d_head=c.d_model)
         back = self._zeros(rings, n_lanes * n_phases)
-        return back | self._zeros((*self.normaliser.specs(), *self.window.specs()), n_lanes)
+        return back | self._zeros((*self.normaliser.specs(), *self.window.specs(), *self._beside_specs()), n_lanes)
 
     def forward_visits(
-        self, x: Tensor, state: TorchState, phases: Tensor, start: Tensor | None = None
+        self,
+        x: Tensor,
+        state: TorchState,
+        phases: Tensor,
+        start: Tensor | None = None,
+        *,
+        beside: Beside | None = None,
     ) -> tuple[Tensor, Front, TorchState]:
         """Forecast from the rows of some phases only, with memory that gives gradients to its projections.
 
@@ -154,6 +223,8 @@ class TXLModel(nn.Module):
             Which rows of each stride are visited, in 0..stride − 1.
         start : Tensor of shape (B, 1), optional
             1 where a lane begins anew, else 0.
+        beside : Beside, optional
+            Columns beside the target.
 
         Returns
         -------
@@ -171,15 +242,16 @@ class TXLModel(nn.Module):
             raise ShapeError(f"training segments must be a multiple of stride={stride} rows, got {x.shape[1]}.")
         lane_start = None if start is None else start.repeat_interleave(n_phases, dim=0)
         count = restarted({"count": state["count"]}, lane_start)["count"]
-        ahead = restarted({name: state[name] for name in ("norm", "rows")}, start)
+        ahead = restarted({name: t for name, t in state.items() if name != "count" and not is_memory(name)}, start)
         picked = (torch.arange(n_visits, device=x.device)[:, None] * stride + phases).flatten()
         front, norm, rows = self.front(x, ahead["norm"], ahead["rows"], picked)
+        front, known, moved = self._with_beside(front, beside, ahead, picked, n_rows=x.shape[1])
         lanes = front.tokens.unflatten(1, (n_visits, n_phases)).transpose(1, 2).flatten(0, 1)  # (B · P, n, D)
         hidden, rings, count = self.backbone(lanes, self.rings(state), count, memory=self._visited_memory())
         hidden = hidden.unflatten(0, (len(x), n_phases)).transpose(1, 2).flatten(1, 2)  # (B, n · P, D)
-        z = self.head(hidden, self.linear_path(front.lookback))
+        z = self._answer(hidden, self.linear_path(front.lookback), known, picked)
         rings = [tuple(kind.detach() for kind in ring) for ring in rings]
-        return z, front, self._named(rings, count=count, norm=norm, rows=rows)
+        return z, front, self._named(rings, count=count, norm=norm, rows=rows, **moved)
 
     # -- parts ------------------------------------------------------------------------------------------------------
 
@@ -215,6 +287,67 @@ class TXLModel(nn.Module):
         kinds = _KINDS if len(rings[0]) == len(_KINDS) else _TRAINED_KINDS
         named = {f"{kind}_{layer}": t for layer, ring in enumerate(rings) for kind, t in zip(kinds, ring, strict=True)}
         return named | small
+
+    # -- columns beside the target -----------------------------------------------------------------------------------
+
+    def known(self, beside: Beside | None, picked: Tensor) -> Tensor | None:
+        """Give the features of the rows ahead of some rows, (B, n, h, F); None where nothing is known ahead."""
+        if self.beside is None or beside is None or not self.config.futr_kinds:
+            return None
+        return self._ahead_of(self.beside.futr(beside.futr), picked)
+
+    def _with_beside(
+        self, front: Front, beside: Beside | None, state: TorchState, picked: Tensor | None, *, n_rows: int
+    ) -> tuple[Front, Tensor | None, TorchState]:
+        """Add the columns beside the target to the tokens; gives the features (B, T + h, F) too."""
+        if self.beside is None:
+            return front, None, {}
+        beside = self._none_known(front.tokens, n_rows) if beside is None else beside
+        known = self.beside.futr(beside.futr)
+        added, moved = self.beside(beside, known, state, picked)
+        return replace(front, tokens=front.tokens + self.dropout(added)), known, moved
+
+    def _answer(self, hidden: Tensor, centre: Tensor, known: Tensor | None, picked: Tensor | None) -> Tensor:
+        """Quantiles in deviations, from the rows that were picked (None: all)."""
+        if self.known_ahead is None or known is None:
+            return self.head(hidden, centre)
+        n = hidden.shape[1]
+        picked = torch.arange(n, device=hidden.device) if picked is None else picked
+        size = n if torch.is_grad_enabled() else max(_STEPS_AT_ONCE // (len(hidden) * self.config.h), 1)
+        moved, more = [], []
+        for first in range(0, n, size):
+            ahead = self._ahead_of(known, picked[first : first + size])
+            moved.append(self.linear_path.ahead(ahead))
+            more.append(self.known_ahead(hidden[:, first : first + size], ahead))
+        return self.head(hidden, centre + torch.cat(moved, dim=1), torch.cat(more, dim=1))
+
+    def _ahead_of(self, known: Tensor, picked: Tensor) -> Tensor:
+        return known[:, picked[:, None] + torch.arange(1, self.config.h + 1, device=known.device)]
+
+    def _last(self, hidden: Tensor, centre: Tensor, scale: Scale) -> TorchState:
+        """What :meth:`forecast_from` needs of the last row."""
+        if self.known_ahead is None:
+            return {}
+        level = (scale.shift + (scale.mean[:, -1:] + scale.rest[:, -1:]))[:, 0]
+        seen = scale.known[:, -1].any(dim=1, keepdim=True).to(level.dtype)
+        return {
+            "last": torch.cat([hidden[:, -1], centre[:, -1].flatten(1), level, scale.deviation[:, -1], seen], dim=1)
+        }
+
+    def _beside_specs(self) -> tuple[TensorSpec, ...]:
+        return () if self.beside is None else self.beside.specs()
+
+    def _last_specs(self) -> tuple[TensorSpec, ...]:
+        if self.known_ahead is None:
+            return ()
+        n = self.config.d_model + (self.config.h + 2) * self.config.n_channels + 1
+        return (TensorSpec("last", (n,), "float32"),)
+
+    def _none_known(self, like: Tensor, n_rows: int) -> Beside:
+        config, n = self.config, len(like)
+        hist = like.new_full((n, n_rows, len(config.hist_kinds)), torch.nan)
+        futr = like.new_full((n, n_rows + config.h, len(config.futr_kinds)), torch.nan)
+        return Beside(hist, futr, like.new_full((n, len(config.static_kinds)), torch.nan))
 
     def _visited_memory(self) -> Fifo:
         return Fifo(mem_len=self.config.mem_len)

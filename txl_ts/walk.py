@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from txl_ts.embeddings import Beside
+from txl_ts.frames import Covariates
 from txl_ts.model import TorchState, TXLModel
 from txl_ts.state import State, init_state
 
@@ -78,6 +80,7 @@ def walk(
     *,
     wanted_from: NDArray[np.int64] | None = None,
     pace: Pace = _PACE,
+    beside: Sequence[Covariates] | None = None,
 ) -> Iterator[Stretch]:
     """Feed runs of rows to their lanes and give the forecasts from every row.
 
@@ -94,6 +97,8 @@ def walk(
     wanted_from : int64 array of shape (n_lanes,), optional
         First row of each run whose forecast is wanted; earlier rows are walked, and most of them not given.
     pace : Pace
+    beside : sequence of Covariates, optional
+        Columns beside the target, one per run.
 
     Yields
     ------
@@ -113,7 +118,8 @@ def walk(
             n_rows = pace.n_rows(left=int(length[lanes].min()) - row, row=row, n_lanes=len(lanes))
             rows = np.stack([runs[lane][row : row + n_rows] for lane in lanes]).reshape(len(lanes), n_rows, -1)
             first = 0 if wanted_from is None else int(wanted_from[lanes].min())
-            y = _call(model, rows, kept, at, wanted=first < row + n_rows)
+            more = None if beside is None else _beside_of([beside[i] for i in lanes], row, n_rows, model.config.h)
+            y = _call(model, rows, kept, at, wanted=first < row + n_rows, beside=more)
             if y is not None:
                 yield Stretch(lanes, row, y)
             row += n_rows
@@ -128,13 +134,25 @@ def _batches(length: NDArray[np.int64], *, lane_width: int) -> Iterator[NDArray[
         yield order[head : head + lane_width]
 
 
+def _beside_of(runs: Sequence[Covariates], row: int, n_rows: int, h: int) -> Beside:
+    hist = np.stack([run.hist[row : row + n_rows] for run in runs])
+    futr = np.stack([run.futr[row : row + n_rows + h] for run in runs])
+    return Beside(*(torch.from_numpy(part) for part in (hist, futr, np.stack([run.static for run in runs]))))
+
+
 def _call(
-    model: TXLModel, rows: NDArray[np.float32], state: State, lanes: NDArray[np.int64], *, wanted: bool
+    model: TXLModel,
+    rows: NDArray[np.float32],
+    state: State,
+    lanes: NDArray[np.int64],
+    *,
+    wanted: bool,
+    beside: Beside | None,
 ) -> NDArray[np.float32] | None:
     """Run one call and put the new state where it belongs."""
     past: TorchState = {name: torch.from_numpy(array[lanes]) for name, array in state.items()}
     with torch.inference_mode():
-        y, new = model(torch.from_numpy(rows), past, last_only=not wanted)
+        y, new = model(torch.from_numpy(rows), past, last_only=not wanted, beside=beside)
     for name, tensor in new.items():
         state[name][lanes] = tensor.numpy()
     return y.numpy() if wanted else None

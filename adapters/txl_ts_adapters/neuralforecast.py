@@ -167,24 +167,13 @@ class TXL:
         return TXLForecaster(**{"freq": freq, **self.params, "verbose": verbose or self.params.get("verbose", False)})
 
     def fit_arguments(self, static_df: Any) -> dict[str, Any]:
-        """Covariates as ``TXLForecaster.fit`` takes them.
+        """Covariates as ``TXLForecaster.fit`` takes them."""
+        return self.roles | self.only_used(static_df=static_df)
 
-        Raises
-        ------
-        ParameterError
-            If this version of the forecaster takes none.
-        """
-        offered = inspect.signature(TXLForecaster.fit).parameters
-        for name, role in _ROLES.items():
-            if role in self.roles and role not in offered:
-                raise ParameterError(
-                    f"{name}={self.roles[role]} cannot be used: this version of TXLForecaster takes no covariates. "
-                    f"Leave {name} out."
-                )
-        found: dict[str, Any] = dict(self.roles)
-        if static_df is not None and "static_cols" in self.roles:
-            found["static_df"] = static_df
-        return found
+    def only_used(self, **frames: Any) -> dict[str, Any]:
+        """Keep of ``futr_df`` and ``static_df`` those that are given and have columns of the model."""
+        roles = {"futr_df": "futr_cols", "static_df": "static_cols"}
+        return {name: frame for name, frame in frames.items() if frame is not None and roles[name] in self.roles}
 
 
 class NeuralForecast:
@@ -330,15 +319,7 @@ class NeuralForecast:
         parts = []
         for model in self.models:
             forecaster = self._fitted(model)
-            extra: dict[str, Any] = {}
-            offered = inspect.signature(forecaster.predict).parameters
-            for name, frame in {"futr_df": futr_df, "static_df": static_df}.items():
-                if frame is not None and _uses(model, name):
-                    if name not in offered:
-                        raise ParameterError(
-                            f"{name} cannot be used: TXLForecaster.predict takes none in this version."
-                        )
-                    extra[name] = frame
+            extra = model.only_used(futr_df=futr_df, static_df=static_df)
             rows = None if df is None else self._columns_of(df, model, self._columns(forecaster))
             wanted = _wanted(model, level, quantiles)
             parts.append(_named(forecaster.predict(h, df=rows, **wanted, **extra), model, level, quantiles))
@@ -412,10 +393,8 @@ class NeuralForecast:
         for model in self.models:
             windows = _windows(n_windows, test_size, h=model.h if h is None else h, step_size=step_size)
             forecaster = self._fitted(model) if use_fitted else model.make(freq=self.freq, verbose=verbose)
-            covariates: dict[str, Any] = {**columns, **model.fit_arguments(static_df)}
-            offered = inspect.signature(forecaster.cross_validation).parameters
-            if missing := [name for name in covariates if name not in offered]:
-                raise ParameterError(f"{missing[0]} cannot be used: backtests take no covariates in this version.")
+            beside = model.only_used(static_df=static_df) if use_fitted else model.fit_arguments(static_df)
+            named: dict[str, Any] = columns | beside
             found = forecaster.cross_validation(
                 self._columns_of(df, model, columns),
                 h=h,
@@ -425,7 +404,7 @@ class NeuralForecast:
                 use_fitted=use_fitted,
                 val_size=None if use_fitted else val_size or None,
                 **_wanted(model, level, quantiles),
-                **covariates,
+                **named,
             )
             parts.append(_named(found, model, level, quantiles))
         return self._back(_merged(parts, n_keys=3, target_col=columns["target_col"]), df)
@@ -643,10 +622,6 @@ def _windows(n_windows: int | None, test_size: int | None, *, h: int, step_size:
             f"Take for example test_size={h + step_size * max(math.ceil((test_size - h) / step_size), 0)}."
         )
     return (test_size - h) // step_size + 1
-
-
-def _uses(model: TXL, frame: str) -> bool:
-    return ("futr_cols" if frame == "futr_df" else "static_cols") in model.roles
 
 
 def _refuse(**arguments: tuple[Any, str]) -> None:

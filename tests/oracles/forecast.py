@@ -80,8 +80,8 @@ def scales(x, weights, config):
     return table
 
 
-def forecast(x, weights, config):
-    """Quantiles (T, h, C, Q) from raw rows (T, C)."""
+def forecast(x, weights, config, beside=None):
+    """Quantiles (T, h, C, Q) from raw rows (T, C); ``beside`` is an oracle of the columns beside them."""
     n_rows, n_channels = x.shape
     h, quantiles, lookback = config["h"], config["quantiles"], config["lookback"]
     scale = scales(x, weights, config)
@@ -93,7 +93,8 @@ def forecast(x, weights, config):
             features += [*z, *mask, *scale[c][t]["drift"], math.log1p(scale[c][t]["age"])]
             z, _ = window_before(carried(x[:, c]), t, lookback, scale[c][t])
             centre[:, c] = weights["linear_path.weight"] @ z + weights["linear_path.bias"]
-        tokens.append(weights["embedding.linear.weight"] @ np.array(features) + weights["embedding.linear.bias"])
+        token = weights["embedding.linear.weight"] @ np.array(features) + weights["embedding.linear.bias"]
+        tokens.append(token if beside is None else token + beside.token(t))
         centres.append(centre)
     sizes = {name: config[name] for name in ("n_layers", "n_heads", "mem_len", "stride")}
     hidden = backbone(np.array(tokens), below(weights, "backbone."), **sizes)
@@ -101,6 +102,9 @@ def forecast(x, weights, config):
     for t in range(n_rows):
         raw = weights["head.linear.weight"] @ hidden[t] + weights["head.linear.bias"]
         raw = raw.reshape(h, n_channels, len(quantiles))
+        if beside is not None:
+            known_centre, more = beside.ahead(hidden[t], t)
+            raw, centres[t] = raw + more, centres[t] + known_centre[:, None]
         for step in range(h):
             for c in range(n_channels):
                 if scale[c][t]["known"]:

@@ -11,7 +11,19 @@ from txl_ts.errors import ParameterError
 
 __all__ = ["BENCHES", "run_bench"]
 
-BENCHES = ("alarms", "clients", "coverage", "ett", "fleet", "m4", "precision", "speed", "step", "tabular")
+BENCHES = (
+    "alarms",
+    "clients",
+    "covariates",
+    "coverage",
+    "ett",
+    "fleet",
+    "m4",
+    "precision",
+    "speed",
+    "step",
+    "tabular",
+)
 
 
 def run_bench(

@@ -31,7 +31,7 @@ CONTRADICTS_A_MEMORY: Mapping[str, str] = MappingProxyType(
 NAME = "check_estimator"
 
 
-def run() -> dict[str, Any]:
+def run_checks() -> dict[str, Any]:
     """Run all checks with the installed scikit-learn.
 
     Returns
@@ -68,7 +68,7 @@ def table(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
     Parameters
     ----------
-    found : mapping of version to what :func:`run` gave
+    found : mapping of version to what :func:`run_checks` gave
 
     Returns
     -------
@@ -121,7 +121,7 @@ def main() -> None:
     out = parser.parse_args().out
     known = out / f"{NAME}.json"
     before = json.loads(known.read_text(encoding="utf-8"))["reports"] if known.is_file() else {}
-    here = run()
+    here = run_checks()
     written = table(before | {here["version"]: here})
     report.write(written, out=out)
     print(report.markdown(written))

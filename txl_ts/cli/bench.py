@@ -22,6 +22,7 @@ def bench_program() -> typer.Typer:
     """Make the sub-commands of ``txl-ts bench``, one per bench."""
     program = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Rebuild a table of benchmarks/results.")
     program.command("clients")(clients)
+    program.command("covariates")(covariates)
     program.command("ett")(ett)
     program.command("m4")(m4)
     program.command("precision")(precision)
@@ -50,6 +51,19 @@ def clients(
     _run(
         "clients", None, out, seeds=seeds, baselines_only=False, said=said, environments=environments, examples=examples
     )
+
+
+def covariates(
+    data: Data,
+    out: Out = RESULTS,
+    seeds: Seeds = "0",
+    sets: Annotated[str, typer.Option(help="Data sets.", metavar="NAME,…")] = "victoria,valencia",
+    baselines_only: BaselinesOnly = False,
+) -> None:
+    """Victoria's electricity with its weather, Valencia's air with its holes."""
+    said = {"sets": (sets, "victoria,valencia"), "seeds": (seeds, "0")}
+    wanted = tuple(sets.split(","))
+    _run("covariates", data, out, seeds=seeds, baselines_only=baselines_only, said=said, sets=wanted)
 
 
 def ett(

@@ -8,12 +8,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from txl_ts.cli.tables import check_suffix, read_table, write_table
 from txl_ts.errors import ParameterError
+
+if TYPE_CHECKING:
+    from txl_ts.estimators.forecaster import TXLForecaster
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,7 @@ def run_predict(
         check_suffix("--out", out)
         _check_folder(out)
     forecaster = TXLForecaster.load(model)
+    _check_columns(forecaster, walks=data is not None)
     style, known = forecaster._style, forecaster._fleet.ids
     are_text = not known or isinstance(known[0], str)
     rows = None
@@ -162,6 +166,17 @@ def _polars(frame: Any) -> pl.DataFrame:
 
     table = nw.from_native(frame, eager_only=True)
     return pl.DataFrame({name: pl.Series(name, table[name].to_list()) for name in table.columns})
+
+
+def _check_columns(forecaster: TXLForecaster, *, walks: bool) -> None:
+    """Raise ParameterError for a model that needs more columns than the command reads."""
+    roles = forecaster._roles
+    needed = [*roles.futr, *(roles.hist + roles.static + forecaster._targets if walks else ())]
+    if needed:
+        raise ParameterError(
+            f"this model needs the columns {needed[:5]}, and txl-ts predict reads id, time and one target. Forecast in "
+            "Python: TXLForecaster.load(path).predict(df=…, futr_df=…)."
+        )
 
 
 def _check_folder(path: Path) -> None:

@@ -14,7 +14,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from txl_ts.embeddings import Beside
 from txl_ts.errors import ParameterError
+from txl_ts.estimators.covariates import forecast_known, padded_ahead
+from txl_ts.frames import Covariates
 from txl_ts.model import TXLModel
 from txl_ts.state import select
 from txl_ts.walk import Pace, walk
@@ -26,32 +29,50 @@ if TYPE_CHECKING:
 _MOST_LANES = 1024
 
 
-def forecast_ahead(model: TXLModel, fleet: Fleet, *, h: int, pace: Pace) -> NDArray[np.float32]:
+def forecast_ahead(
+    model: TXLModel, fleet: Fleet, *, h: int, pace: Pace, futr: NDArray[np.float32]
+) -> NDArray[np.float32]:
     """Forecast ``h`` steps: beyond the trained horizon the medians are fed forward, a trained horizon at a time.
 
     The quantiles of a later block are conditional on the medians before it, so that bands are too narrow there.
+
+    Parameters
+    ----------
+    model : TXLModel
+    fleet : Fleet
+    h : int
+    pace : Pace
+    futr : float32 array of shape (n, h, n_futr)
+        What is known of the rows ahead.
 
     Returns
     -------
     float32 array of shape (n, h, Q)
     """
-    blocks = [fleet.forecast]
+    trained, n = model.config.h, len(fleet)
+    blocks = [_first_block(model, fleet, futr)]
     median = model.config.quantiles.index(0.5)
-    state = select(fleet.state, np.arange(len(fleet)))
-    while sum(block.shape[1] for block in blocks) < h:
+    state = select(fleet.state, np.arange(n))
+    known = padded_ahead(futr, n_rows=h + 2 * trained)
+    while (done := sum(block.shape[1] for block in blocks)) < h:
         rows = list(blocks[-1][:, :, median])
         after = np.full_like(fleet.forecast, np.nan)
-        last = np.array([len(run) - 1 for run in rows], np.int64)
-        for stretch in walk(model, rows, state, wanted_from=last, pace=pace):
+        last = np.full(n, trained - 1)
+        beside = None
+        if model.config.has_covariates:
+            nothing = np.zeros((trained, 0), np.float32)
+            here = known[:, done - trained : done + trained]
+            beside = [Covariates(nothing, *columns) for columns in zip(here, fleet.static, strict=True)]
+        for stretch in walk(model, rows, state, wanted_from=last, pace=pace, beside=beside):
             after[stretch.lanes] = stretch.y[:, -1, :, 0]  # the last stretch of a lane overwrites the others
         blocks.append(after)
     return np.concatenate(blocks, axis=1)[:, :h]
 
 
 def sample_paths(
-    model: TXLModel, fleet: Fleet, *, h: int, n_paths: int, seed: int
+    model: TXLModel, fleet: Fleet, *, h: int, n_paths: int, seed: int, futr: NDArray[np.float32]
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-    """Draw paths step by step, some series at a time.
+    """Draw paths step by step, some series at a time; ``futr`` is as in :func:`forecast_ahead`.
 
     Each step is drawn from the one-step quantiles of its path's own state, then fed into that state. Between trained
     quantiles the quantile function is linear in normal scores, and beyond them it goes on so (normal tails). A path
@@ -77,7 +98,7 @@ def sample_paths(
     for first in range(0, len(fleet), size):
         lanes = np.arange(first, min(first + size, len(fleet)))
         drawn = np.stack([_generator(fleet.ids[i], seed).standard_normal((h, n_paths)).T for i in lanes])
-        yield lanes, _walked(model, fleet, lanes, drawn, scores)
+        yield lanes, _walked(model, fleet.take([fleet.ids[i] for i in lanes]), drawn, scores, futr[lanes])
 
 
 def quantile_at(
@@ -94,14 +115,16 @@ def quantile_at(
 def _walked(
     model: TXLModel,
     fleet: Fleet,
-    lanes: NDArray[np.int64],
     drawn: NDArray[np.float64],
     scores: NDArray[np.float64],
+    futr: NDArray[np.float32],
 ) -> NDArray[np.float32]:
     k, n_paths, h = drawn.shape
-    forked = np.repeat(lanes, n_paths)
+    forked = np.repeat(np.arange(k), n_paths)
     state = {name: torch.from_numpy(array) for name, array in select(fleet.state, forked).items()}
-    ahead = fleet.forecast[forked, 0]
+    ahead = _first_block(model, fleet, futr)[forked, 0]
+    known = torch.from_numpy(padded_ahead(futr, n_rows=h + model.config.h)[forked])
+    static, nothing = torch.from_numpy(fleet.static[forked]), torch.zeros(len(forked), 1, 0)
     paths = np.empty((k * n_paths, h), np.float32)
     at = drawn.reshape(k * n_paths, h)
     for step in range(h):
@@ -109,9 +132,17 @@ def _walked(
         paths[:, step] = np.where(row < 0, 0, row) if model.config.non_negative else row
         if step + 1 < h:
             with torch.inference_mode():
-                y, state = model(torch.from_numpy(paths[:, step].copy())[:, None, None], state)
+                beside = Beside(nothing, known[:, step : step + 1 + model.config.h], static)
+                y, state = model(torch.from_numpy(paths[:, step].copy())[:, None, None], state, beside=beside)
             ahead = y[:, 0, 0, 0].numpy()
     return paths.reshape(k, n_paths, h)
+
+
+def _first_block(model: TXLModel, fleet: Fleet, futr: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Forecasts from the kept memories, (n, ≤ h, Q)."""
+    if not model.config.futr_kinds:
+        return fleet.forecast
+    return forecast_known(model, fleet.state["last"], futr[:, : model.config.h])
 
 
 def _generator(name: str | int, seed: int) -> np.random.Generator:
@@ -119,10 +150,17 @@ def _generator(name: str | int, seed: int) -> np.random.Generator:
 
 
 def path_quantiles(
-    model: TXLModel, fleet: Fleet, *, h: int, n_paths: int, seed: int, levels: Sequence[float]
+    model: TXLModel,
+    fleet: Fleet,
+    *,
+    h: int,
+    n_paths: int,
+    seed: int,
+    levels: Sequence[float],
+    futr: NDArray[np.float32],
 ) -> NDArray[np.float32]:
     """Give the quantiles of sampled paths at each step, of shape (n, h, len(levels))."""
     out = np.empty((len(fleet), h, len(levels)), np.float32)
-    for lanes, paths in sample_paths(model, fleet, h=h, n_paths=n_paths, seed=seed):
+    for lanes, paths in sample_paths(model, fleet, h=h, n_paths=n_paths, seed=seed, futr=futr):
         out[lanes] = np.moveaxis(np.quantile(paths, levels, axis=1), 0, -1)
     return out

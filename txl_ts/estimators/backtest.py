@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from txl_ts.errors import ParameterError
-from txl_ts.frames import Panel
+from txl_ts.frames import Panel, run_of
 from txl_ts.metrics import pinball
 from txl_ts.model import TXLModel
 from txl_ts.walk import Pace, walk
@@ -84,6 +84,8 @@ def rows_until(panel: Panel, last: NDArray[np.int64]) -> Panel:
         piece_first=panel.piece_first[whole],
         offsets=np.concatenate([[0], np.cumsum(lengths[whole])]),
         values=panel.values[kept],
+        source=None if panel.source is None else panel.source[kept],
+        covariates=None if panel.covariates is None else panel.covariates.keep_rows(kept),
     )
 
 
@@ -107,7 +109,10 @@ def backtest(model: TXLModel, panel: Panel, cutoffs: NDArray[np.int64], *, h: in
     rows = [of_piece[p][inside[p]] - first[p] for p in picked]
     runs = [panel.values[panel.offsets[p] : panel.offsets[p] + r[-1] + 1] for p, r in zip(picked, rows, strict=True)]
     wanted = np.array([r[0] for r in rows], np.int64)
-    for stretch in walk(model, runs, None, wanted_from=wanted, pace=pace):
+    beside = None
+    if panel.covariates is not None:
+        beside = [run_of(panel, int(p), 0, int(r[-1]) + 1, h=model.config.h) for p, r in zip(picked, rows, strict=True)]
+    for stretch in walk(model, runs, None, wanted_from=wanted, pace=pace, beside=beside):
         stop = stretch.row + stretch.y.shape[1]
         for i, lane in enumerate(stretch.lanes):
             at = rows[lane][np.searchsorted(rows[lane], stretch.row) : np.searchsorted(rows[lane], stop)]

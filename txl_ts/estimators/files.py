@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from txl_ts import __version__
 from txl_ts.config import ModelConfig
 from txl_ts.conformal import N_GRID, Adaptive, Conformal, spacing
-from txl_ts.errors import FileFormatError
+from txl_ts.errors import ExportError, FileFormatError
 from txl_ts.estimators.bands import Calibration
 from txl_ts.estimators.fleet import Fleet
 from txl_ts.export import contract_of, export_onnx
 from txl_ts.export.triton import export_triton
-from txl_ts.frames import FrameStyle, Panel, parse_freq
+from txl_ts.frames import FrameStyle, Panel, Roles, parse_freq
 from txl_ts.live import LiveSession
 from txl_ts.model import TXLModel
 from txl_ts.state import to_arrays
@@ -28,6 +28,7 @@ from txl_ts.store import Bundle, Expected, load, save
 from txl_ts.training import History, LinearFit
 
 if TYPE_CHECKING:
+    from txl_ts.estimators.exports import Exports
     from txl_ts.estimators.forecaster import TXLForecaster
 
     _F = TypeVar("_F", bound=TXLForecaster)
@@ -58,7 +59,11 @@ def save_forecaster(path: str | PathLike[str], model: TXLForecaster) -> None:
         "cleaned": model.cleaned_,
         "skipped": [list(pair) for pair in model.skipped_],
     }
+    if model._roles:
+        config |= {"covariates": model._roles.to_json(), "linear_uses_known": model.linear_fit_.uses_known}
+    config |= {"targets": list(model._targets)} if model._targets else {}
     state = to_arrays(fleet.state) | {"forecast": fleet.forecast, "linear_spread": model.linear_fit_.spread.numpy()}
+    state |= {"static": fleet.static} if fleet.static.shape[1] else {}
     positions = _positions(fleet) | {"fitted_end": [model._fitted_end.get(name) for name in fleet.ids]}
     if (calibration := model.calibration_) is not None:
         table, adaptive = calibration.table, calibration.adaptive
@@ -94,13 +99,19 @@ def load_forecaster(path: str | PathLike[str], cls: type[_F]) -> _F:
             last=np.array(positions["last"], np.int64),
             state={spec.name: arrays[f"past.{i:02d}.{spec.name}"] for i, spec in enumerate(model.state_specs())},
             forecast=arrays["forecast"],
+            static=arrays.get("static", np.zeros((len(ids), 0), np.float32)),
         )
+        out._roles = _roles(config, model.config)
+        out._targets = _targets(config, ids)
         out._fitted_end = {name: end for name, end in zip(ids, positions["fitted_end"], strict=True) if end is not None}
         out._style, out._freq = FrameStyle.from_json(config["style"]), parse_freq(config["freq"])
         out.config_ = model.config
         out.history_ = _history(config["history"])
         out.linear_fit_ = LinearFit(
-            _back(config["linear_penalty"]), _back(config["linear_error"]), torch.from_numpy(arrays["linear_spread"])
+            _back(config["linear_penalty"]),
+            _back(config["linear_error"]),
+            torch.from_numpy(arrays["linear_spread"]),
+            config.get("linear_uses_known", False) is True,
         )
         out.validation_mse_, out.validation_mae_ = _back(config["validation_mse"]), _back(config["validation_mae"])
         out.fit_seconds_ = config["fit_seconds"]
@@ -117,8 +128,9 @@ def load_forecaster(path: str | PathLike[str], cls: type[_F]) -> _F:
     return out
 
 
-def export_state(path: str | PathLike[str], model: TXLForecaster) -> None:
+def export_state(path: str | PathLike[str], model: Exports) -> None:
     """Write the kept memories in the graph's names; see :meth:`TXLForecaster.export_state`."""
+    _refuse_columns(model, "export_state")
     config = {
         "class": "StreamState",
         "library": __version__,
@@ -137,7 +149,7 @@ _MOST_SERIES, _MOST_ROWS = 16, 2048
 
 def export_graph(
     path: str | PathLike[str],
-    model: TXLForecaster,
+    model: Exports,
     *,
     precision: str,
     profile: str,
@@ -145,6 +157,7 @@ def export_graph(
     max_error: float | None,
 ) -> dict[str, Any]:
     """Write the ONNX graph and its contract; see :meth:`TXLForecaster.export_onnx`."""
+    _refuse_columns(model, "export_onnx")
     return export_onnx(
         model._model,
         path,
@@ -166,12 +179,13 @@ def newest_rows(panel: Panel) -> NDArray[np.float32]:
     return rows
 
 
-def export_repository(folder: str | PathLike[str], model: TXLForecaster, **settings: Any) -> dict[str, Any]:
+def export_repository(folder: str | PathLike[str], model: Exports, **settings: Any) -> dict[str, Any]:
     """Write a model repository for Triton; see :meth:`TXLForecaster.export_triton`."""
+    _refuse_columns(model, "export_triton")
     return export_triton(model._model, folder, about=_about(model), **settings)
 
 
-def _about(model: TXLForecaster) -> dict[str, Any]:
+def _about(model: Exports) -> dict[str, Any]:
     """What the graph's contract needs to know of the estimator."""
     freq, style = model._freq, model._style
     return {
@@ -189,8 +203,9 @@ def _about(model: TXLForecaster) -> dict[str, Any]:
     }
 
 
-def live_session(model: TXLForecaster) -> LiveSession:
+def live_session(model: Exports) -> LiveSession:
     """Open a torch session over the model; see :meth:`TXLForecaster.live`."""
+    _refuse_columns(model, "live")
     return LiveSession(model._model, contract_of(model._model, about=_about(model)))
 
 
@@ -233,6 +248,8 @@ def _expected(config: dict[str, Any], positions: dict[str, Any]) -> Expected:
         if config["calibration"]["rate"] is not None:
             state["calibration.levels"] = ((n, *shape), "float32")
             state["calibration.bands"] = ((n, -(-sizes.h // spacing(sizes.h)), *shape), "float32")
+    if sizes.static_kinds:
+        state["static"] = ((n_lanes, len(sizes.static_kinds)), "float32")
     return table | {"state": state}
 
 
@@ -245,10 +262,50 @@ def _empty_model(config: dict[str, Any]) -> TXLModel:
     outputs = sizes.h * len(sizes.quantiles) * sizes.n_channels
     if sizes.n_layers > _MOST_LAYERS:
         raise FileFormatError(f"the file claims a model of {sizes.n_layers} layers, at most {_MOST_LAYERS} are read.")
-    if width * (sizes.n_layers * (4 * sizes.d_model + 2 * sizes.d_ff) + outputs) > _MOST_PARAMETERS:
+    columns = sum(abs(kind) + 10 for kind in (*sizes.hist_kinds, *sizes.futr_kinds, *sizes.static_kinds))
+    if width * (sizes.n_layers * (4 * sizes.d_model + 2 * sizes.d_ff) + outputs) > _MOST_PARAMETERS or (
+        columns * max(width, sizes.h) > _MOST_PARAMETERS
+    ):
         raise FileFormatError(f"the file claims a model of more than {_MOST_PARAMETERS:.0e} parameters.")
     with torch.random.fork_rng(devices=[]):  # loading must not move the user's random numbers
         return TXLModel(sizes)
+
+
+def _roles(config: dict[str, Any], sizes: ModelConfig) -> Roles:
+    """Give the columns beside the target, or raise ValueError where they are not those of the model."""
+    roles = Roles.from_json(config["covariates"]) if "covariates" in config else Roles()
+    kinds = (roles.kinds("hist"), roles.kinds("futr"), roles.kinds("static"))
+    if kinds != (sizes.hist_kinds, sizes.futr_kinds, sizes.static_kinds):
+        raise ValueError("the columns beside the target are not those of the model")
+    return roles
+
+
+def _targets(config: dict[str, Any], ids: tuple[str | int, ...]) -> tuple[str, ...]:
+    """Give the target columns of a wide frame, or raise ValueError where the series are not named after them."""
+    targets = tuple(config.get("targets", ()))
+    if any(type(name) is not str for name in targets):
+        raise ValueError("targets must be column names")
+    if targets and not all(any(str(name).endswith(f"/{target}") for target in targets) for name in ids):
+        raise ValueError("series must be named after an id and a target")
+    return targets
+
+
+def _refuse_columns(model: Exports, call: str) -> None:
+    """Raise ExportError where a graph or a session could not be fed."""
+    roles = model._roles
+    names = [*roles.hist, *roles.futr, *roles.static, *roles.calendar]
+    if names:
+        raise ExportError(
+            f"{call} cannot work yet for a model with columns beside the target ({', '.join(names[:5])}"
+            f"{', …' if len(names) > 5 else ''}): graphs and stream sessions take the target alone. "
+            "Fit one without hist_cols, futr_cols, static_cols and calendar for streams, or feed this by update(df) "
+            "and predict(futr_df=…)."
+        )
+    if model._targets:
+        raise ExportError(
+            f"{call} cannot work yet for a model of several targets ({', '.join(model._targets[:5])}): a stream has "
+            "one value per row. Fit on a long frame, with a series per target, for streams."
+        )
 
 
 def _checked_ids(positions: dict[str, Any]) -> tuple[str | int, ...]:

@@ -96,7 +96,13 @@ def _train(
 ) -> Fitted:
     torch.manual_seed(settings.random_state)
     model = TXLModel(config)
-    model.normaliser.fit(model.units.into(torch.from_numpy(panel.values[_trained(rows.train)])).numpy())
+    trained = _trained(rows.train)
+    model.normaliser.fit(model.units.into(torch.from_numpy(panel.values[trained])).numpy())
+    if model.beside is not None and panel.covariates is not None:
+        assert rows.train.pieces.beside is not None
+        model.beside.fit(
+            panel.covariates.hist[trained], panel.covariates.futr[trained], rows.train.pieces.beside.static
+        )
     linear = fit_linear_path(model, rows.train, rows.validation, seed=settings.random_state, known=penalty)
     model.head.set_spread(linear.spread, config.quantiles)
     trainer = Trainer(model, rows.train, rows.validation, settings)
@@ -128,6 +134,9 @@ def _digest(panel: Panel, rows: Split) -> str:
     digest = hashlib.sha256(panel.values.tobytes())
     if rows.train.pieces.weight is not None:
         digest.update(rows.train.pieces.weight.tobytes())
+    if panel.covariates is not None:
+        for values in (panel.covariates.hist, panel.covariates.futr, panel.covariates.static):
+            digest.update(values.tobytes())
     for array in (rows.train.pieces.first, rows.train.pieces.stop, rows.train.first):
         digest.update(array.tobytes())
     return digest.hexdigest()

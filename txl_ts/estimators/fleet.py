@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from txl_ts.errors import StampError, StateError
-from txl_ts.frames import Freq, Panel
+from txl_ts.estimators.covariates import forecast_known
+from txl_ts.frames import Ahead, FrameStyle, Freq, Panel, run_of
 from txl_ts.model import TXLModel
 from txl_ts.state import State, init_state, select
 from txl_ts.walk import Pace, walk
@@ -33,7 +34,9 @@ class Fleet:
         Grid ordinal of the last row that was taken in; −1 for none.
     state : dict of array
     forecast : float32 array of shape (n, h, Q)
-        From the last row; NaN where nothing was seen.
+        From the last row; NaN where nothing was seen. Where columns are known ahead, ``state["last"]`` speaks instead.
+    static : float32 array of shape (n, n_static)
+        Columns of each series as a whole.
     """
 
     ids: tuple[SeriesId, ...]
@@ -41,9 +44,10 @@ class Fleet:
     last: NDArray[np.int64]
     state: State
     forecast: NDArray[np.float32]
+    static: NDArray[np.float32]
 
     @classmethod
-    def fresh(cls, model: TXLModel, ids: Sequence[SeriesId] = (), origins: Any = ()) -> Fleet:
+    def fresh(cls, model: TXLModel, ids: Sequence[SeriesId] = (), origins: Any = (), static: Any = None) -> Fleet:
         """Give series that have seen nothing."""
         config, n = model.config, len(ids)
         return cls(
@@ -52,7 +56,14 @@ class Fleet:
             last=np.full(n, -1, np.int64),
             state=init_state(model.state_specs(), n_lanes=n),
             forecast=np.full((n, config.h, len(config.quantiles)), np.nan, np.float32),
+            static=np.zeros((n, len(config.static_kinds)), np.float32) if static is None else static,
         )
+
+    @classmethod
+    def fresh_for(cls, panel: Panel, model: TXLModel) -> Fleet:
+        """Give the series of a panel, which have seen nothing."""
+        static = None if panel.covariates is None else panel.covariates.static
+        return cls.fresh(model, panel.ids, panel.origins, static)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -60,6 +71,10 @@ class Fleet:
     def known_origins(self) -> dict[Any, int]:
         """Give the origins by series, as ``read_long`` takes them."""
         return dict(zip(self.ids, self.origins.tolist(), strict=True))
+
+    def ahead(self, n: int, *, freq: Freq, style: FrameStyle) -> Ahead:
+        """Give the ``n`` rows after the last one of each series."""
+        return Ahead(self.ids, self.origins, self.last, n, freq, style)
 
     def take(self, ids: Sequence[SeriesId]) -> Fleet:
         """Copy some series out, in the given order.
@@ -77,7 +92,7 @@ class Fleet:
             )
         lanes = np.array([where[name] for name in ids], np.int64)
         state = select(self.state, lanes)
-        return Fleet(tuple(ids), self.origins[lanes], self.last[lanes], state, self.forecast[lanes])
+        return Fleet(tuple(ids), self.origins[lanes], self.last[lanes], state, self.forecast[lanes], self.static[lanes])
 
     def without(self, ids: Sequence[SeriesId]) -> Fleet:
         """Copy all series but some.
@@ -96,7 +111,8 @@ class Fleet:
         new = [i for i, name in enumerate(panel.ids) if name not in known]
         if not new:
             return self.take(panel.ids)
-        fresh = Fleet.fresh(model, [panel.ids[i] for i in new], panel.origins[new])
+        static = None if panel.covariates is None else panel.covariates.static[new]
+        fresh = Fleet.fresh(model, [panel.ids[i] for i in new], panel.origins[new], static)
         old = self.take([name for name in panel.ids if name in known])
         return old._joined(fresh).take(panel.ids)
 
@@ -106,6 +122,7 @@ class Fleet:
         here = np.array([i for i, name in enumerate(part.ids) if name in where], np.int64)
         lanes = np.array([where[part.ids[i]] for i in here], np.int64)
         self.last[lanes], self.forecast[lanes] = part.last[here], part.forecast[here]
+        self.static[lanes] = part.static[here]
         for name, array in self.state.items():
             array[lanes] = part.state[name][here]
         new = [name for name in part.ids if name not in where]
@@ -167,10 +184,19 @@ class Fleet:
                 array[series[restart]] = 0
             runs = [_run(panel, piece, n_missing=n) for piece, n in zip(pieces, gap, strict=True)]
             lanes = select(state, series)
+            beside = None
+            if panel.covariates is not None:
+                beside = [
+                    run_of(panel, int(piece), -int(n), int(panel.lengths[piece]), h=model.config.h)
+                    for piece, n in zip(pieces, gap, strict=True)
+                ]
+            if beside is not None and "last" in lanes:
+                now = np.stack([run.futr[: model.config.h] for run in beside])
+                forecast[series] = forecast_known(model, lanes["last"], now)
             straight = gap == 0  # else the first row's forecast comes from the rows of the gap
             before[first_row[straight]] = forecast[series[straight], 0]
             wanted = None if one_step else np.array([len(run) - 1 for run in runs], np.int64)
-            for stretch in walk(model, runs, lanes, wanted_from=wanted, pace=pace):
+            for stretch in walk(model, runs, lanes, wanted_from=wanted, pace=pace, beside=beside):
                 for y, lane in zip(stretch.y[:, :, :, 0], stretch.lanes, strict=True):  # y is (T, h, Q)
                     # Row r of a run forecasts row r + 1; the rows of the gap are none of the panel's.
                     row = np.arange(stretch.row, stretch.row + len(y)) + 1 - gap[lane]
@@ -183,7 +209,8 @@ class Fleet:
             for name, array in lanes.items():
                 state[name][series] = array
             last[series] = panel.piece_first[pieces] + panel.lengths[pieces] - 1
-        return Fleet(self.ids, self.origins, last, state, forecast), before
+        static = self.static if panel.covariates is None else panel.covariates.static
+        return Fleet(self.ids, self.origins, last, state, forecast, static), before
 
     def stamps(self, lanes: NDArray[np.int64], ordinals: NDArray[np.int64], *, freq: Freq, zone: str | None) -> Any:
         """Native stamps of grid ordinals."""
@@ -196,6 +223,7 @@ class Fleet:
             last=np.concatenate([self.last, other.last]),
             state={name: np.concatenate([array, other.state[name]]) for name, array in self.state.items()},
             forecast=np.concatenate([self.forecast, other.forecast]),
+            static=np.concatenate([self.static, other.static]),
         )
 
 

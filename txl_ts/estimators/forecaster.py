@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from os import PathLike
 from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 
 from txl_ts.config import ModelConfig, check_choice, check_integer
-from txl_ts.errors import CleanedDataWarning, ColumnError, ExportError, ParameterError, StampError, TxlError
+from txl_ts.errors import ParameterError, TxlError
 from txl_ts.estimators import files
 from txl_ts.estimators.ahead import forecast_ahead, path_quantiles
 from txl_ts.estimators.backtest import Batch, backtest, cutoff_range, metrics_of, rows_until
 from txl_ts.estimators.bands import Watch
 from txl_ts.estimators.columns import forecast_columns, pick_quantiles
+from txl_ts.estimators.exports import Exports
 from txl_ts.estimators.fitting import Fitted, fit_panel
 from txl_ts.estimators.fleet import Fleet
 from txl_ts.estimators.kept import KeptMemories
-from txl_ts.estimators.sizes import resolve_season, resolve_sizes
 from txl_ts.estimators.weights import read_weights, without_column
-from txl_ts.export import LARGEST_ERROR
-from txl_ts.frames import FrameStyle, Freq, Panel, id_frame, long_frame, read_long
-from txl_ts.live import LiveSession
-from txl_ts.model import TXLModel
+from txl_ts.frames import FrameStyle, Panel, Roles, id_frame, long_frame, wide_frame, wide_id_frame, with_words_of
 from txl_ts.training import History, LinearFit, TrainingSettings
 from txl_ts.walk import Pace
 
@@ -37,7 +33,7 @@ class NotFittedError(TxlError, SklearnNotFittedError):
     """The estimator was used before ``fit``."""
 
 
-class TXLForecaster(KeptMemories, BaseEstimator):
+class TXLForecaster(KeptMemories, Exports):
     """Forecast many series with one recurrent model that remembers each of them.
 
     After ``fit`` every series keeps its memory: ``update`` moves it on row by row without refitting, ``predict`` reads
@@ -90,6 +86,10 @@ class TXLForecaster(KeptMemories, BaseEstimator):
     carry_memory : bool
         False empties the memory at each segment, in training and in walks (there counted from the first row of each
         call); for comparisons.
+    calendar : "auto" or sequence of str, optional
+        Features of the stamp, on the wall clock of its zone, that are known ahead by themselves: ``"hour"``,
+        ``"weekday"``, ``"month"``, ``"yearday"``, ``"holidays:CC"`` (extra ``holidays``). ``"auto"`` takes hour,
+        weekday and yearday as far as they differ between rows.
     align : {"error", "nearest"}
         Stamps off the grid are an error, or are moved to it and counted.
     max_gap : int, optional
@@ -138,12 +138,6 @@ class TXLForecaster(KeptMemories, BaseEstimator):
     """
 
     # Set by fit and load; told here, since other methods read them.
-    _model: TXLModel
-    _fleet: Fleet
-    _style: FrameStyle
-    _freq: Freq
-    _fitted_end: dict[str | int, int]
-    config_: ModelConfig
     history_: History
     linear_fit_: LinearFit
 
@@ -177,6 +171,7 @@ class TXLForecaster(KeptMemories, BaseEstimator):
         batch_size: int = 32,
         segment_len: int = 24,
         carry_memory: bool = True,
+        calendar: str | Sequence[str] | None = None,
         align: str = "error",
         max_gap: int | None = None,
         on_bad_series: str = "raise",
@@ -211,6 +206,7 @@ class TXLForecaster(KeptMemories, BaseEstimator):
         self.batch_size = batch_size
         self.segment_len = segment_len
         self.carry_memory = carry_memory
+        self.calendar = calendar
         self.align = align
         self.max_gap = max_gap
         self.on_bad_series = on_bad_series
@@ -226,7 +222,12 @@ class TXLForecaster(KeptMemories, BaseEstimator):
         *,
         id_col: str | None = "unique_id",
         time_col: str = "ds",
-        target_col: str = "y",
+        target_col: str | Sequence[str] = "y",
+        hist_cols: Sequence[str] = (),
+        futr_cols: Sequence[str] = (),
+        static_cols: Sequence[str] = (),
+        cat_cols: Sequence[str] = (),
+        static_df: Any = None,
         val_size: int | None = None,
         sample_weight: str | None = None,
         checkpoint: str | PathLike[str] | None = None,
@@ -239,7 +240,19 @@ class TXLForecaster(KeptMemories, BaseEstimator):
             One row per series and time, in any order; series may have gaps, NaN and different lengths.
         id_col : str or None
             None if the frame is one series.
-        time_col, target_col : str
+        time_col : str
+        target_col : str or sequence of str
+            Several columns of a wide frame are forecast side by side: each is a series of its own, with the same
+            weights, and columns of the result are named ``"load_TXL"`` and so on.
+        hist_cols, futr_cols : sequence of str
+            Columns beside the target that are known up to now, and ahead (``futr_df`` of :meth:`predict`). Missing
+            values are taken as such.
+        static_cols : sequence of str
+            Columns of ``static_df``, one value per series.
+        cat_cols : sequence of str
+            Those of the three lists above that hold categories; one that was not fitted counts as not known.
+        static_df : frame, optional
+            One row per series: the id column and ``static_cols``.
         val_size : int, optional
             The last rows of each series choose the epoch and are never trained on. Without it a tail chooses the number
             of epochs, and then all rows are trained on.
@@ -265,21 +278,24 @@ class TXLForecaster(KeptMemories, BaseEstimator):
         """
         begin = time.perf_counter()
         self._settings(val_size=val_size)
+        names: Any = {"id_col": id_col, "time_col": time_col, "target_col": target_col}
+        roles = self._named_roles(
+            df, static_df, names, hist_cols=hist_cols, futr_cols=futr_cols, static_cols=static_cols, cat_cols=cat_cols
+        )
         rows = df
         if sample_weight is not None:
-            rows = without_column(df, sample_weight, taken=[id_col, time_col, target_col])
-        panel = self._read_first(rows, id_col=id_col, time_col=time_col, target_col=target_col)
+            rows = without_column(df, sample_weight, roles=roles, **names)
+        panel, roles = self._read_first(rows, roles, static_df, **names)
         weight = None
         if sample_weight is not None:
-            names: Any = {"id_col": id_col, "time_col": time_col, "target_col": sample_weight}
-            gap = self._gap(self._sizes(panel)[0])
-            weight = read_weights(panel, sample_weight, lambda: self._read(df, panel.freq, gap=gap, **names))
-        fitted = self._fit_rows(panel, val_size=val_size, checkpoint=checkpoint, weight=weight)
+            gap, weights = self._gap(self._sizes(panel, roles)[0]), names | {"target_col": sample_weight}
+            weight = read_weights(panel, sample_weight, lambda: self._read(df, panel.freq, gap=gap, **weights))
+        fitted = self._fit_rows(panel, roles, val_size=val_size, checkpoint=checkpoint, weight=weight)
         sizes = fitted.model.config
-        fleet, _ = Fleet.fresh(fitted.model, panel.ids, panel.origins).advance(
+        fleet, _ = Fleet.fresh_for(panel, fitted.model).advance(
             fitted.model, panel, max_gap=self._gap(sizes), pace=self._pace(sizes), one_step=False
         )
-        self._keep(fitted, panel, fleet, val_size=val_size)
+        self._keep(fitted, panel, fleet, roles, val_size=val_size)
         self.fit_seconds_ = time.perf_counter() - begin
         if self.verbose:
             print("\n".join(self._report()))  # noqa: T201 - asked for
@@ -292,6 +308,9 @@ class TXLForecaster(KeptMemories, BaseEstimator):
         h: int | None = None,
         *,
         df: Any = None,
+        futr_df: Any = None,
+        static_df: Any = None,
+        on_missing: Literal["raise", "mask"] = "raise",
         start: Literal["fitted"] | None = None,
         level: Sequence[float] | None = None,
         quantiles: Sequence[float] | None = None,
@@ -314,6 +333,12 @@ class TXLForecaster(KeptMemories, BaseEstimator):
         df : frame, optional
             Rows to walk first: each series starts empty and is forgotten afterwards. Without it the kept memories
             speak.
+        futr_df : frame, optional
+            The ``futr_cols`` of the rows ahead; :meth:`make_future_frame` gives their ids and times.
+        static_df : frame, optional
+            The ``static_cols`` of series in ``df`` that were not fitted.
+        on_missing : {"raise", "mask"}
+            Whether a cell of ``futr_df`` that is missing is an error, or is forecast without.
         start : {"fitted"}, optional
             With ``df``: continue the kept memories instead of starting empty; they stay as they were.
         level : sequence of float, optional
@@ -343,24 +368,53 @@ class TXLForecaster(KeptMemories, BaseEstimator):
             raise ParameterError(f"start={start!r} must be None or 'fitted'.")
         fleet, style = self._fleet, self._style
         if df is not None:
-            panel = self._read_more(df, continues=start == "fitted")
+            panel = self._read_more(df, static_df, continues=start == "fitted")
             kept = self._fleet if start == "fitted" else Fleet.fresh(self._model)
             kept.refuse_old_rows(panel, call="predict(start='fitted')")
             fleet, _ = self._advance(kept.take_for(panel, self._model), panel, one_step=False)
             style = panel.style
         elif start == "fitted":
             raise ParameterError("start='fitted' goes with df=rows; predict() alone reads the kept memories already.")
-        if isinstance(ids, str | int):
-            raise ParameterError(f"ids={ids!r} must be a list, such as ids=[{ids!r}].")
-        if ids is not None:
-            fleet = fleet.take(list(ids))
+        fleet = self._taken(fleet, ids)
+        futr = self._known_ahead(fleet, n_ahead, style, futr_df, on_missing=on_missing)
+        values = self._ahead(fleet, n_ahead, list(columns.values()), futr=futr, n_paths=n_paths, seed=random_state)
         lanes = np.repeat(np.arange(len(fleet)), n_ahead)
-        ahead = np.tile(np.arange(1, n_ahead + 1), len(fleet))
-        stamps = fleet.stamps(lanes, fleet.last[lanes] + ahead, freq=self._freq, zone=style.zone)
-        values = self._ahead(fleet, n_ahead, list(columns.values()), n_paths=n_paths, seed=random_state)
+        stamps = fleet.ahead(n_ahead, freq=self._freq, style=style).stamps().ravel()
         return self._frame(style, fleet, lanes, stamps, columns, values.reshape(-1, len(columns)))
 
-    def update(self, df: Any) -> Any:
+    def make_future_frame(self, h: int | None = None, *, df: Any = None, ids: Sequence[str | int] | None = None) -> Any:
+        """Give the ids and times of the rows that :meth:`predict` would forecast, to be filled with ``futr_cols``.
+
+        Parameters
+        ----------
+        h : int, optional
+            Steps ahead; any number. Default: the trained one.
+        df : frame, optional
+            Rows that ``predict(df=…)`` will walk; without it the rows after the kept memories.
+        ids : sequence, optional
+            Only these series.
+
+        Returns
+        -------
+        frame
+            Of the kind that was fitted on (with ``df``: of its kind): id and time.
+
+        Raises
+        ------
+        NotFittedError, ParameterError, FrameError, StateError
+        """
+        self._check_fitted()
+        n_ahead = self.config_.h if h is None else check_integer("h", h, at_least=1)
+        fleet, style = self._fleet, self._style
+        if df is not None:
+            panel = self._read_rows(df)
+            fleet = replace(Fleet.fresh_for(panel, self._model), last=panel.last_ordinals())
+            style = panel.style
+        rows, _ = self._rows_ahead(self._taken(fleet, ids), n_ahead, style)
+        lanes = np.repeat(np.arange(len(rows.ids)), n_ahead)
+        return long_frame(style, ids=(rows.ids, lanes), stamps=rows.stamps().ravel(), columns={})
+
+    def update(self, df: Any, *, static_df: Any = None) -> Any:
         """Take in new rows: the memories move on, the weights stay.
 
         Parameters
@@ -368,6 +422,8 @@ class TXLForecaster(KeptMemories, BaseEstimator):
         df : frame
             Rows after the last one of each series, with the columns of ``fit``. New series start empty. A call with
             late, repeated or overlapping rows is refused whole, and nothing is changed.
+        static_df : frame, optional
+            The ``static_cols`` of series that were not fitted.
 
         Returns
         -------
@@ -380,7 +436,7 @@ class TXLForecaster(KeptMemories, BaseEstimator):
         NotFittedError, FrameError
         """
         self._check_fitted()
-        panel = self._read_more(df, continues=True)
+        panel = self._read_more(df, static_df, continues=True)
         self._fleet.refuse_old_rows(panel, call="update")
         watch = None if self.calibration_ is None else self.calibration_.watch()
         moved, before = self._advance(self._fleet.take_for(panel, self._model), panel, watch=watch)
@@ -405,7 +461,12 @@ class TXLForecaster(KeptMemories, BaseEstimator):
         output: Literal["frame", "metrics", "batches"] = "frame",
         id_col: str | None = "unique_id",
         time_col: str = "ds",
-        target_col: str = "y",
+        target_col: str | Sequence[str] = "y",
+        hist_cols: Sequence[str] = (),
+        futr_cols: Sequence[str] = (),
+        static_cols: Sequence[str] = (),
+        cat_cols: Sequence[str] = (),
+        static_df: Any = None,
     ) -> Any:
         """Backtest: forecasts from many cutoffs, each series walked once. The estimator itself is not changed.
 
@@ -434,6 +495,9 @@ class TXLForecaster(KeptMemories, BaseEstimator):
             for a frame.
         id_col, time_col, target_col : str
             Columns, where no fit has told them (with ``use_fitted`` those of ``fit`` count).
+        hist_cols, futr_cols, static_cols, cat_cols, static_df
+            As in :meth:`fit`, where no fit has told them. What is known ahead at a cutoff is read from ``df``, and only
+            ``futr_cols`` are.
 
         Returns
         -------
@@ -452,10 +516,25 @@ class TXLForecaster(KeptMemories, BaseEstimator):
             self._check_fitted()
             if every:
                 raise ParameterError("use_fitted=True and refit exclude each other: leave one of them out.")
-            panel, steps = self._read_more(df, continues=False), self._steps(h)
+            if hist_cols or futr_cols or static_cols or cat_cols:
+                raise ParameterError(
+                    "with use_fitted=True the columns are those of fit: leave the lists of columns out."
+                )
+            panel, steps = self._read_more(df, static_df, continues=False), self._steps(h)
+            roles = self._roles
         else:
             self._settings(val_size=val_size)
-            panel = self._read_first(df, id_col=id_col, time_col=time_col, target_col=target_col)
+            names = {"id_col": id_col, "time_col": time_col, "target_col": target_col}
+            roles = self._named_roles(
+                df,
+                static_df,
+                names,
+                hist_cols=hist_cols,
+                futr_cols=futr_cols,
+                static_cols=static_cols,
+                cat_cols=cat_cols,
+            )
+            panel, roles = self._read_first(df, roles, static_df, **names)
             steps = check_integer("h", self.h if h is None else h, at_least=1)
             if steps > self.h:
                 raise ParameterError(f"h={steps} is more than the estimator's h={self.h}. Make one with h={steps}.")
@@ -463,13 +542,15 @@ class TXLForecaster(KeptMemories, BaseEstimator):
         batches = (
             self._walk_fitted(panel, cutoffs, h=steps)
             if use_fitted
-            else self._walk_refitted(panel, cutoffs, h=steps, refit=every, val_size=val_size)
+            else self._walk_refitted(panel, roles, cutoffs, h=steps, refit=every, val_size=val_size)
         )
         if output == "batches":
             return batches
-        trained = (self.config_ if use_fitted else self._sizes(panel)[0]).quantiles
+        trained = (self.config_ if use_fitted else self._sizes(panel, roles)[0]).quantiles
         if output == "metrics":
             errors = metrics_of(batches, trained, n_series=panel.n_series)
+            if panel.targets:
+                return wide_id_frame(panel.style, targets=panel.targets, ids=panel.ids, columns=errors)
             return id_frame(panel.style, ids=panel.ids, columns=errors)
         wanted = forecast_columns(trained, level=level, quantiles=quantiles)
         found = Batch.joined(batches)
@@ -502,118 +583,10 @@ class TXLForecaster(KeptMemories, BaseEstimator):
         """
         return files.load_forecaster(path, cls)
 
-    def export_state(self, path: str | PathLike[str]) -> None:
-        """Write the kept memories alone, for a stream session to restore.
-
-        Raises
-        ------
-        NotFittedError, SaveError
-        """
-        self._check_fitted()
-        files.export_state(path, self)
-
-    def export_onnx(
-        self,
-        path: str | PathLike[str],
-        *,
-        precision: str = "float32",
-        profile: str = "opset18",
-        df: Any = None,
-        max_error: float | None = LARGEST_ERROR,
-    ) -> dict[str, Any]:
-        """Write the model as one stateful ONNX graph, with its memories as inputs and outputs.
-
-        Scaling, missing values, the linear path and the quantiles are inside the graph. What was written is run and
-        compared with the model before it is kept. A precision with fewer bits makes the file smaller, not faster; its
-        error is measured against the float32 graph and stands in the contract.
-
-        Parameters
-        ----------
-        path : path
-            Such as ``"demand.onnx"``; the contract goes beside it, as ``demand.contract.json``.
-        precision : {"float32", "float16", "int8-weights", "int8-dynamic"}
-            How the weights of the layers are kept. The last one takes one row of one series per call.
-        profile : {"opset18", "opset23"}
-            Version of ONNX's operators: ONNX Runtime 1.16 or newer runs the first, 1.23 or newer the second.
-        df : frame, optional
-            Rows to measure the error of the precision on, with the columns of ``fit``; without them rows are drawn.
-        max_error : float or None
-            Largest error of a precision that is accepted, in standard deviations of the target; None accepts any.
-
-        Returns
-        -------
-        dict
-            The contract: names, shapes, units, sizes, and the parity that was measured.
-
-        Raises
-        ------
-        NotFittedError, ParameterError, FrameError, MissingExtraError, ExportError, SaveError
-        """
-        self._check_exportable()
-        panel = None if df is None else self._read_more(df, continues=False)
-        return files.export_graph(path, self, precision=precision, profile=profile, panel=panel, max_error=max_error)
-
-    def export_triton(
-        self,
-        folder: str | PathLike[str],
-        *,
-        name: str = "forecaster",
-        n_streams: int = 1024,
-        n_lanes: int = 64,
-        idle_min: float = 60.0,
-    ) -> dict[str, Any]:
-        """Write the graph into a model repository of Triton, which then keeps the memories of all streams.
-
-        Parameters
-        ----------
-        folder : path
-            The repository; made if it is not there. It gets ``<name>/config.pbtxt`` and ``<name>/1/model.onnx``.
-        name : str
-            Under which clients ask for the model.
-        n_streams : int
-            Streams that are alive at once; each costs ``state_nbytes`` of the contract, in the server.
-        n_lanes : int
-            Most streams in one call of the graph.
-        idle_min : float
-            Minutes without a row after which the server forgets a stream.
-
-        Returns
-        -------
-        dict
-            The contract, as :meth:`export_onnx` gives it.
-
-        Raises
-        ------
-        NotFittedError, ParameterError, MissingExtraError, ExportError, SaveError
-        """
-        self._check_exportable()
-        settings = {"name": name, "n_streams": n_streams, "n_lanes": n_lanes, "idle_min": idle_min}
-        return files.export_repository(folder, self, **settings)
-
-    def live(self) -> LiveSession:
-        """Open a torch session with the protocol of ``StreamSession``, without exporting anything; it starts empty.
-
-        ``live().restore(path)`` takes what :meth:`export_state` wrote.
-
-        Raises
-        ------
-        NotFittedError
-        """
-        self._check_fitted()
-        return files.live_session(self)
-
     # -- inside -----------------------------------------------------------------------------------------------------
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "config_")
-
-    def _check_exportable(self) -> None:
-        self._check_fitted()
-        if self.calibration_ is not None:
-            raise ExportError(
-                "calibrated bands are not part of the graph: it would give others than predict(). Set "
-                "calibration_ = None to export the bands as they were trained."
-            )
 
     def _check_fitted(self) -> None:
         if not self.__sklearn_is_fitted__():
@@ -630,78 +603,6 @@ class TXLForecaster(KeptMemories, BaseEstimator):
             random_state=self.random_state,
             verbose=self.verbose,
         )
-
-    def _read(
-        self,
-        df: Any,
-        freq: str | int | Freq,
-        *,
-        gap: int | None,
-        origins: Any = None,
-        warn_unused: bool = False,
-        **columns: Any,
-    ) -> Panel:
-        return read_long(
-            df,
-            **columns,
-            freq=freq,
-            align=self.align,
-            max_gap=gap,
-            on_bad_series=self.on_bad_series,
-            origins=origins,
-            warn_unused=warn_unused,
-            warn_cleaned=False,
-        )
-
-    def _read_first(self, df: Any, **columns: Any) -> Panel:
-        """Read rows to fit on."""
-        panel = self._read(df, self.freq, gap=self.max_gap, warn_unused=True, **columns)
-        reach = self._sizes(panel)[0].reach
-        if self.max_gap is None and panel.report.n_filled > reach:
-            # The longest gap to bridge is the reach, which is known only now.
-            panel = self._read(df, self.freq, gap=reach, **columns)
-        if told := panel.report.changes():
-            warnings.warn(f"{' '.join(told)} See cleaned_ and skipped_.", CleanedDataWarning, stacklevel=3)
-        return panel
-
-    def _read_more(self, df: Any, *, continues: bool) -> Panel:
-        """Read rows with the columns and the frequency that were fitted."""
-        style = self._style
-        panel = self._read(
-            df,
-            self._freq,
-            gap=self._gap(self.config_),
-            origins=self._fleet.known_origins() if continues else None,
-            id_col=style.id_col,
-            time_col=style.time_col,
-            target_col=style.target_col,
-        )
-        if continues:
-            self._refuse_other_kinds(panel)
-        # What align moves has been said by fit; a series that is left out is news.
-        if panel.skipped:
-            left_out = ", ".join(f"{name!r} ({reason})" for name, reason in panel.skipped[:5])
-            warnings.warn(f"{len(panel.skipped)} series were skipped: {left_out}.", CleanedDataWarning, stacklevel=3)
-        return panel
-
-    def _refuse_other_kinds(self, panel: Panel) -> None:
-        """Raise unless ids and stamps are of the kinds that were fitted: they would be taken for others."""
-        old, new = self._style, panel.style
-        if (old.zone is None) != (new.zone is None):
-            raise StampError(
-                f"time column {old.time_col!r} was fitted {_zone_text(old)} and now comes {_zone_text(new)}. Nothing "
-                "was changed. Give the rows the zone that was fitted: dt.tz_localize, or dt.replace_time_zone."
-            )
-        known, got = {type(name) for name in self._fleet.ids}, {type(name) for name in panel.ids}
-        if known and got - known:
-            names = ["/".join(sorted(kind.__name__ for kind in kinds)) for kinds in (known, got)]
-            raise ColumnError(
-                f"id column {old.id_col!r} was fitted with {names[0]} names and now holds {names[1]}, such as "
-                f"{panel.ids[0]!r}. Nothing was changed. Cast the column to {names[0]}."
-            )
-
-    def _gap(self, config: ModelConfig) -> int:
-        return config.reach if self.max_gap is None else self.max_gap
 
     def _pace(self, config: ModelConfig) -> Pace:
         return Pace(
@@ -727,16 +628,25 @@ class TXLForecaster(KeptMemories, BaseEstimator):
         return fleet.advance(self._model, panel, max_gap=gap, pace=pace, one_step=one_step, watch=watch)
 
     def _ahead(
-        self, fleet: Fleet, h: int, levels: Sequence[float], *, n_paths: int | None, seed: int
+        self,
+        fleet: Fleet,
+        h: int,
+        levels: Sequence[float],
+        *,
+        futr: NDArray[np.float32],
+        n_paths: int | None,
+        seed: int,
     ) -> NDArray[np.float32]:
         """Quantiles of the next ``h`` rows, (n, h, len(levels))."""
         if n_paths is None:
-            y = forecast_ahead(self._model, fleet, h=h, pace=self._pace(self.config_))
+            self._refuse_unknown(f"h={h}, beyond the trained h={self.config_.h},", n_fed=h - self.config_.h)
+            y = forecast_ahead(self._model, fleet, h=h, pace=self._pace(self.config_), futr=futr)
             y = y if self.calibration_ is None else self.calibration_.moved(y, fleet.ids)
             return pick_quantiles(y, self.config_.quantiles, levels)
         check_integer("n_paths", n_paths, at_least=1)
+        self._refuse_unknown(f"n_paths={n_paths}", n_fed=h - 1)
         seed = check_integer("random_state", seed, at_least=0)
-        return path_quantiles(self._model, fleet, h=h, n_paths=n_paths, seed=seed, levels=levels)
+        return path_quantiles(self._model, fleet, h=h, n_paths=n_paths, seed=seed, levels=levels, futr=futr)
 
     def _one_step_frame(
         self,
@@ -751,9 +661,11 @@ class TXLForecaster(KeptMemories, BaseEstimator):
         stamps = panel.stamps(panel.row_series(), panel.row_ordinals())
         return self._frame(panel.style, panel, panel.row_series(), stamps, columns, values, target=panel.values)
 
-    def _keep(self, fitted: Fitted, panel: Panel, fleet: Fleet, *, val_size: int | None) -> None:
+    def _keep(self, fitted: Fitted, panel: Panel, fleet: Fleet, roles: Roles, *, val_size: int | None) -> None:
         """Take over all that fitting found, at once."""
         self._model, self._fleet, self._style, self._freq = fitted.model, fleet, panel.style, panel.freq
+        self._roles, self._targets = roles, panel.targets
+        self._roles, self._targets = roles, panel.targets
         self.config_ = fitted.model.config
         self.history_, self.linear_fit_ = fitted.history, fitted.linear
         self.validation_mse_, self.validation_mae_ = fitted.validation_mse, fitted.validation_mae
@@ -761,10 +673,6 @@ class TXLForecaster(KeptMemories, BaseEstimator):
         self.skipped_, self.cleaned_ = panel.skipped, panel.report.lines()
         self._fitted_end = dict(zip(panel.ids, self._last_stamps().tolist(), strict=True))
         self._describe()
-
-    def _last_stamps(self) -> NDArray[np.int64]:
-        fleet = self._fleet
-        return fleet.stamps(np.arange(len(fleet)), fleet.last, freq=self._freq, zone=self._style.zone)
 
     def _describe(self) -> None:
         """Derive what is shown from what is kept."""
@@ -810,21 +718,22 @@ class TXLForecaster(KeptMemories, BaseEstimator):
         cutoffs: NDArray[np.int64] | None = None,
     ) -> Any:
         out: dict[str, Any] = {name: values[:, i] for i, name in enumerate(columns)}
+        targets = named.targets if isinstance(named, Panel) else self._targets
+        if targets:
+            extra = None if cutoffs is None else {"cutoff": cutoffs}
+            ids = (named.ids, lanes)
+            return wide_frame(
+                style, targets=targets, ids=ids, stamps=stamps, columns=out, values=target, extra_stamps=extra
+            )
         if target is not None:
             out[style.target_col] = target
         extra = None if cutoffs is None else {"cutoff": cutoffs}
         return long_frame(style, ids=(named.ids, lanes), stamps=stamps, columns=out, extra_stamps=extra)
 
-    def _fit_rows(self, panel: Panel, *, val_size: int | None, **more: Any) -> Fitted:
-        config, season = self._sizes(panel)
+    def _fit_rows(self, panel: Panel, roles: Roles, *, val_size: int | None, **more: Any) -> Fitted:
+        config, season = self._sizes(panel, roles)
         more = {"checkpoint": None} | more
         return fit_panel(panel, config, self._settings(), season=season, val_size=val_size, **more)
-
-    def _sizes(self, panel: Panel) -> tuple[ModelConfig, int]:
-        """Sizes and season for these rows."""
-        typical = int(np.median(panel.series_rows()))
-        season = resolve_season(self.season_length, freq=panel.freq)
-        return resolve_sizes(self.get_params(), freq=panel.freq, season=season, typical_length=typical), season
 
     def _walk_fitted(self, panel: Panel, cutoffs: NDArray[np.int64], *, h: int) -> Iterator[Batch]:
         first = panel.stamps(np.arange(panel.n_series), cutoffs[:, 0])
@@ -838,12 +747,9 @@ class TXLForecaster(KeptMemories, BaseEstimator):
         return backtest(self._model, panel, cutoffs, h=h, pace=self._pace(self.config_))
 
     def _walk_refitted(
-        self, panel: Panel, cutoffs: NDArray[np.int64], *, h: int, refit: int, val_size: int | None
+        self, panel: Panel, roles: Roles, cutoffs: NDArray[np.int64], *, h: int, refit: int, val_size: int | None
     ) -> Iterator[Batch]:
         for some in np.split(cutoffs, range(refit, cutoffs.shape[1], refit), axis=1) if refit else [cutoffs]:
-            fitted = self._fit_rows(rows_until(panel, some[:, 0]), val_size=val_size)
-            yield from backtest(fitted.model, panel, some, h=h, pace=self._pace(fitted.model.config))
-
-
-def _zone_text(style: FrameStyle) -> str:
-    return "without a zone" if style.zone is None else f"with zone {style.zone}"
+            known, words = with_words_of(panel, rows_until(panel, some[:, 0]), roles)
+            fitted = self._fit_rows(rows_until(known, some[:, 0]), words, val_size=val_size)
+            yield from backtest(fitted.model, known, some, h=h, pace=self._pace(fitted.model.config))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,8 @@ from txl_ts.estimators.backtest import backtest, cutoff_range
 from txl_ts.estimators.bands import Calibration, Watch, fresh_calibration, last_known_ordinals
 from txl_ts.estimators.fleet import Fleet
 from txl_ts.estimators.pictures import draw_forecast
-from txl_ts.frames import FrameStyle, Freq, Panel, long_frame
-from txl_ts.model import TXLModel
+from txl_ts.estimators.reading import ReadsFrames
+from txl_ts.frames import Panel, long_frame, split_name
 from txl_ts.walk import Pace
 
 if TYPE_CHECKING:
@@ -27,17 +27,12 @@ if TYPE_CHECKING:
 _MOST_CALIBRATION = 20_000
 
 
-class KeptMemories:
+class KeptMemories(ReadsFrames):
     """Part of :class:`TXLForecaster`: methods that read, calibrate or drop the memories that it keeps."""
 
-    _model: TXLModel
-    _fleet: Fleet
-    _style: FrameStyle
-    _freq: Freq
     _fitted_end: dict[str | int, int]
     _fit_panel: Panel | None
     _val_size: int | None
-    config_: ModelConfig
     calibration_: Calibration | None
 
     if TYPE_CHECKING:
@@ -45,9 +40,6 @@ class KeptMemories:
         def predict(self, *args: Any, **kwargs: Any) -> Any:
             """Forecast; see the subclass."""
 
-        def _check_fitted(self) -> None: ...
-        def _last_stamps(self) -> NDArray[np.int64]: ...
-        def _read_more(self, df: Any, *, continues: bool) -> Panel: ...
         def _pace(self, config: ModelConfig) -> Pace: ...
         def _advance(
             self, fleet: Fleet, panel: Panel, *, one_step: bool = True, watch: Watch | None = None
@@ -69,6 +61,8 @@ class KeptMemories:
         h: int | None = None,
         level: Sequence[float] | None = None,
         n_history: int | None = None,
+        futr_df: Any = None,
+        on_missing: Literal["raise", "mask"] = "raise",
     ) -> Figure:
         """Draw the forecasts of the kept memories, one panel per series. Needs the extra ``plot``.
 
@@ -85,6 +79,8 @@ class KeptMemories:
             Bands in percent. Default: 80, or less where the trained quantiles do not reach it.
         n_history : int, optional
             Rows of history per panel. Default: four times the rows of the forecast.
+        futr_df, on_missing
+            As in :meth:`predict`.
 
         Returns
         -------
@@ -97,10 +93,16 @@ class KeptMemories:
         NotFittedError, MissingExtraError, ParameterError, FrameError, StateError
         """
         self._check_fitted()
-        return draw_forecast(self, df, ids=ids, h=h, level=level, n_history=n_history)
+        known = {"futr_df": futr_df, "on_missing": on_missing}
+        return draw_forecast(self, df, ids=ids, h=h, level=level, n_history=n_history, **known)
 
     def fitted_values(
-        self, df: Any = None, *, level: Sequence[float] | None = None, quantiles: Sequence[float] | None = None
+        self,
+        df: Any = None,
+        *,
+        static_df: Any = None,
+        level: Sequence[float] | None = None,
+        quantiles: Sequence[float] | None = None,
     ) -> Any:
         """What the fitted weights say about the rows they were fitted on, each one step ahead. Nothing is changed.
 
@@ -111,6 +113,8 @@ class KeptMemories:
         df : frame, optional
             Walk these rows instead, each series from an empty memory. Needed after :meth:`load`: a file does not hold
             the rows.
+        static_df : frame, optional
+            The ``static_cols`` of series in ``df`` that were not fitted.
         level, quantiles : sequence of float, optional
             As in :meth:`predict`.
 
@@ -124,10 +128,10 @@ class KeptMemories:
         NotFittedError, ParameterError, FrameError
         """
         self._check_fitted()
-        panel = getattr(self, "_fit_panel", None) if df is None else self._read_more(df, continues=False)
+        panel = getattr(self, "_fit_panel", None) if df is None else self._read_more(df, static_df, continues=False)
         if panel is None:
             raise ParameterError("the rows of the fit are not in a loaded file. Give them: fitted_values(df).")
-        _, before = self._advance(Fleet.fresh(self._model, panel.ids, panel.origins), panel)
+        _, before = self._advance(Fleet.fresh_for(panel, self._model), panel)
         return self._one_step_frame(panel, before, level=level, quantiles=quantiles)
 
     def sample_paths(
@@ -137,13 +141,16 @@ class KeptMemories:
         n_paths: int = 100,
         ids: Sequence[str | int] | None = None,
         random_state: int = 0,
+        futr_df: Any = None,
+        on_missing: Literal["raise", "mask"] = "raise",
     ) -> Any:
         """Draw possible futures: whole paths, whose steps depend on each other. Nothing is changed.
 
         The trained quantiles of one row are marginals of each step ahead: they say nothing about how steps hang
         together. A path is drawn step by step: from the one-step quantiles of its own forked memory (linear between
         trained quantiles in normal scores, normal tails beyond), then fed into that memory. A path costs one row of the
-        model per step, and the state of a series while it is drawn.
+        model per step, and the state of a series while it is drawn. Targets of a wide frame are drawn apart from each
+        other.
 
         Parameters
         ----------
@@ -154,11 +161,14 @@ class KeptMemories:
             Only these series.
         random_state : int
             What a series draws depends on this and its id alone.
+        futr_df, on_missing
+            As in :meth:`predict`.
 
         Returns
         -------
         frame
-            Id, time, ``sample_id`` (from 0), ``TXL``; ordered by id, path, time.
+            Id, time, ``sample_id`` (from 0), ``TXL`` (of several targets ``load_TXL`` and so on); ordered by id, path,
+            time.
 
         Raises
         ------
@@ -167,17 +177,13 @@ class KeptMemories:
         self._check_fitted()
         steps = self.config_.h if h is None else check_integer("h", h, at_least=1)
         check_integer("n_paths", n_paths, at_least=1)
-        fleet = self._fleet if ids is None else self._fleet.take(list(ids))
-        fleet = fleet.take(sorted(fleet.ids))
+        self._refuse_unknown("sample_paths", n_fed=steps - 1)
+        fleet = self._taken(self._fleet, ids)
+        futr = self._known_ahead(fleet, steps, self._style, futr_df, on_missing=on_missing)
         seed = check_integer("random_state", random_state, at_least=0)
-        drawn = sample_paths(self._model, fleet, h=steps, n_paths=n_paths, seed=seed)
+        drawn = sample_paths(self._model, fleet, h=steps, n_paths=n_paths, seed=seed, futr=futr)
         paths = np.concatenate([part for _, part in drawn])
-        lanes = np.repeat(np.arange(len(fleet)), n_paths * steps)
-        ahead = np.tile(np.arange(1, steps + 1), len(fleet) * n_paths)
-        stamps = fleet.stamps(lanes, fleet.last[lanes] + ahead, freq=self._freq, zone=self._style.zone)
-        number = np.tile(np.repeat(np.arange(n_paths), steps), len(fleet))
-        columns = {"sample_id": number, "TXL": paths.ravel()}
-        return long_frame(self._style, ids=(fleet.ids, lanes), stamps=stamps, columns=columns, sort=False)
+        return self._path_frame(fleet, paths)
 
     def forget(self, ids: Sequence[str | int]) -> None:
         """Drop the memories of some series: they are forecast no more, and their next rows begin them anew.
@@ -193,10 +199,9 @@ class KeptMemories:
             If some are not known; nothing is dropped then.
         """
         self._check_fitted()
-        if isinstance(ids, str | int):
-            raise ParameterError(f"ids={ids!r} must be a list, such as ids=[{ids!r}].")
-        self._fleet = self._fleet.without(list(ids))
-        self.calibration_ = None if self.calibration_ is None else self.calibration_.without(ids)
+        names = self._lanes_of(ids)
+        self._fleet = self._fleet.without(names)
+        self.calibration_ = None if self.calibration_ is None else self.calibration_.without(names)
 
     def calibrate(
         self,
@@ -205,6 +210,7 @@ class KeptMemories:
         n_windows: int | None = None,
         adaptive: bool = False,
         rate: float = 0.005,
+        static_df: Any = None,
     ) -> Self:
         """Make bands hold what they say, by the misses on rows that were not trained on (conformal prediction).
 
@@ -221,9 +227,12 @@ class KeptMemories:
             Cutoffs per series. Default: as many as the shortest series has, thinned out to 20,000 in all.
         adaptive : bool
             Go on: each series' levels follow what ``update`` brings (adaptive conformal inference). They are part of
-            the state, and of the file.
+            the state, and of the file. Not with ``futr_cols``: what ``update`` forecasts knows nothing of the rows
+            ahead.
         rate : float
             Step of the adaptive levels: larger follows faster and wavers more.
+        static_df : frame, optional
+            The ``static_cols`` of series in ``df`` that were not fitted.
 
         Returns
         -------
@@ -238,7 +247,12 @@ class KeptMemories:
         """
         self._check_fitted()
         check_number("rate", rate, at_least=0, below=1, example=0.005)
-        h, panel = self.config_.h, self._held_out(df)
+        if adaptive and self._roles.futr:
+            raise ParameterError(
+                f"adaptive=True follows the forecasts that update makes, and they know nothing of futr_cols "
+                f"{list(self._roles.futr)} ahead, as those of predict do. Calibrate once: calibrate(adaptive=False)."
+            )
+        h, panel = self.config_.h, self._held_out(df, static_df)
         last = panel.last_ordinals()
         trained = last - (self._val_size or 0) if df is None else last_known_ordinals(panel, self._fitted_end)
         most = int((last - trained).min()) - h + 1
@@ -256,13 +270,29 @@ class KeptMemories:
         self.calibration_ = fresh_calibration(table, self._fleet, rate=rate if adaptive else None, floor=floor)
         return self
 
-    def _held_out(self, df: Any) -> Panel:
+    def _held_out(self, df: Any, static_df: Any) -> Panel:
         """Rows to calibrate with."""
         if df is not None:
-            return self._read_more(df, continues=False)
+            return self._read_more(df, static_df, continues=False)
         if self._fit_panel is None or self._val_size is None:
             raise ParameterError(
                 "no rows were held out: fit with val_size=k, or give the history with rows after those of the fit, "
                 "calibrate(df)."
             )
         return self._fit_panel
+
+    def _path_frame(self, fleet: Fleet, paths: NDArray[np.float32]) -> Any:
+        """Lay paths (n_series, n_paths, h) out by id, path and time, with a column per target."""
+        n_paths, steps = paths.shape[1:]
+        rows, where = self._rows_ahead(fleet, steps, self._style)
+        order = np.array(sorted(range(len(rows.ids)), key=rows.ids.__getitem__), np.int64)
+        number = np.broadcast_to(np.arange(n_paths)[:, None], (len(order), n_paths, steps))
+        columns: dict[str, NDArray[Any]] = {"sample_id": number.ravel()}
+        target = np.array([split_name(name, self._targets)[1] if self._targets else 0 for name in fleet.ids])
+        for i, prefix in enumerate([f"{name}_" for name in self._targets] or [""]):
+            spread = np.full((len(order), n_paths, steps), np.nan, np.float32)
+            spread[where[target == i]] = paths[target == i]
+            columns[f"{prefix}TXL"] = spread[order].ravel()
+        stamps = np.broadcast_to(rows.stamps()[order][:, None], number.shape).ravel()
+        ids = (rows.ids, order.repeat(n_paths * steps))
+        return long_frame(self._style, ids=ids, stamps=stamps, columns=columns, sort=False)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from txl_ts.errors import ParameterError
 from txl_ts.frames import Panel, long_frame
 from txl_ts.plots import N_PANELS, plot_forecast
 
@@ -25,15 +26,22 @@ def draw_forecast(
     h: int | None,
     level: Sequence[float] | None,
     n_history: int | None,
+    **known: Any,
 ) -> Figure:
     """Draw; see :meth:`KeptMemories.plot`."""
+    if model._targets:
+        raise ParameterError(
+            f"plot() draws one target, and this model forecasts {list(model._targets)}. Draw the columns of predict() "
+            "yourself, or fit on a long frame with a series per target."
+        )
     names = list(model._fleet.ids[:N_PANELS]) if ids is None else ids
-    forecast = model.predict(h, level=_band(model.config_.quantiles) if level is None else level, ids=names)
+    level = _band(model.config_.quantiles) if level is None else level
+    forecast = model.predict(h, level=level, ids=names, **known)
     style = model._style
     columns: Any = {"id_col": style.id_col, "time_col": style.time_col, "target_col": style.target_col}
     if df is None:
         return plot_forecast(forecast, ids=_shown(names, style.id_col), **columns)
-    panel = model._read_more(df, continues=False)
+    panel = model._read_rows(df)
     last = dict(zip(model._fleet.ids, model._last_stamps().tolist(), strict=True))
     series = panel.row_series()
     stamps = panel.stamps(series, panel.row_ordinals())

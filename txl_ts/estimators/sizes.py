@@ -7,13 +7,14 @@ from typing import Any
 
 from txl_ts.config import ModelConfig, check_integer, check_quantiles
 from txl_ts.errors import FrequencyError, ParameterError
-from txl_ts.frames import Freq, rows_in
+from txl_ts.frames import Freq, Roles, rows_in
 
 # A stream's whole state should fit in this; the memory takes what the look-back leaves.
 STATE_BUDGET = 128 * 1024
 DEFAULT_QUANTILES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 _LONGEST_PATCH = 48
 _LONGEST_LOOKBACK = 1008
+_NOTHING = Roles()
 
 
 def resolve_season(season_length: Any, *, freq: Freq) -> int:
@@ -23,7 +24,9 @@ def resolve_season(season_length: Any, *, freq: Freq) -> int:
     return int(season)
 
 
-def resolve_sizes(params: Mapping[str, Any], *, freq: Freq, season: int, typical_length: int) -> ModelConfig:
+def resolve_sizes(
+    params: Mapping[str, Any], *, freq: Freq, season: int, typical_length: int, beside: Roles = _NOTHING
+) -> ModelConfig:
     """Turn an estimator's parameters into a model's sizes.
 
     Parameters
@@ -35,6 +38,8 @@ def resolve_sizes(params: Mapping[str, Any], *, freq: Freq, season: int, typical
         Rows of a season.
     typical_length : int
         Rows of a typical series; the look-back leaves most of them for training.
+    beside : Roles
+        Columns beside the target.
 
     Raises
     ------
@@ -62,6 +67,7 @@ def resolve_sizes(params: Mapping[str, Any], *, freq: Freq, season: int, typical
         "n_heads": params["n_heads"],
         "d_ff": _given(params, "d_ff", lambda: 2 * d_model),
         "dropout": params["dropout"],
+        **{f"{role}_kinds": beside.kinds(role) for role in ("hist", "futr", "static")},
     }
     # Checked before they are divided by.
     checked = ModelConfig(**sizes, mem_len=0)
@@ -103,4 +109,6 @@ def _mem_len(config: ModelConfig, context: int | None) -> int:
         return max(1, -(-(context - config.patch_len + 1) // (config.n_layers * config.stride)))
     slot = config.n_layers * 2 * config.stride * config.d_model * 4
     rest = config.n_context_rows * config.n_channels * 2 * 4 + 256  # kept rows; normaliser and counters
+    rest += len(config.hist_kinds) * (2 * max(config.patch_len, 2) + 15) * 4
+    rest += (config.d_model + config.h + 3) * 4 if config.futr_kinds else 0
     return max((STATE_BUDGET - rest) // slot - 1, 1)

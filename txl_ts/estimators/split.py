@@ -12,7 +12,7 @@ from txl_ts.config import ModelConfig
 from txl_ts.embeddings import Units
 from txl_ts.frames import Panel
 from txl_ts.losses import LOSSES
-from txl_ts.training import Origins, Pieces
+from txl_ts.training import BesideRows, Origins, Pieces
 
 # Validation walks start this many half-lives before their first row: earlier rows weigh less than 1 in 16.
 _HALF_LIVES = 4
@@ -111,7 +111,12 @@ def _origins(
     *,
     full: bool,
 ) -> Origins:
-    return Origins(Pieces(panel.values, first[picked], stop[picked], unit[picked], weight), origin[picked], full=full)
+    beside = None
+    if panel.covariates is not None:
+        static = panel.covariates.static[panel.piece_series[picked]]
+        beside = BesideRows(panel.covariates.hist, panel.covariates.futr, static)
+    pieces = Pieces(panel.values, first[picked], stop[picked], unit[picked], weight, beside)
+    return Origins(pieces, origin[picked], full=full)
 
 
 def _units(panel: Panel, *, stop: NDArray[np.int64], season: int, kind: str) -> NDArray[np.float32]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import narwhals.stable.v2 as nw
@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from txl_ts.errors import ColumnError
-from txl_ts.frames import Panel
+from txl_ts.frames import Panel, Roles, base_ids, check_targets
 
 
-def without_column(df: Any, column: str, *, taken: list[str | None]) -> Any:
+def without_column(
+    df: Any, column: str, *, roles: Roles, id_col: str | None, time_col: str, target_col: str | Sequence[str]
+) -> Any:
     """Give the frame without its weights, for a reader that says which columns have no role.
 
     Raises
@@ -24,6 +26,7 @@ def without_column(df: Any, column: str, *, taken: list[str | None]) -> Any:
     frame = nw.from_native(df, eager_only=True, pass_through=True)
     if not isinstance(frame, nw.DataFrame):
         return df  # the reader says what is wrong with it
+    taken = (id_col, time_col, *(check_targets(target_col) or (target_col,)), *roles.hist, *roles.futr)
     if column not in frame.columns or column in taken:
         raise ColumnError(
             f"sample_weight={column!r} must name a column of its own; the frame has {frame.columns[:12]}. Leave it out "
@@ -38,10 +41,10 @@ def read_weights(panel: Panel, column: str, read: Callable[[], Panel]) -> NDArra
     Parameters
     ----------
     panel : Panel
-        Of the target.
+        Of the target, or of several.
     column : str
     read : callable
-        Reads the same frame with ``column`` as its target.
+        Reads the same frame with ``column`` as its only target.
 
     Returns
     -------
@@ -54,12 +57,13 @@ def read_weights(panel: Panel, column: str, read: Callable[[], Panel]) -> NDArra
         If a row with a target has no weight, a weight is negative, or none is positive.
     """
     other = read()
-    if other.ids != panel.ids or not np.array_equal(other.offsets, panel.offsets):
+    pieces = _pieces_for(panel, other)
+    if pieces is None or not np.array_equal(other.lengths[pieces], panel.lengths):
         raise ColumnError(
             f"weight column {column!r} does not cover the rows of the target: series or gaps differ. Give every row a "
             "weight."
         )
-    values = other.values
+    values = np.concatenate([other.values[other.offsets[p] : other.offsets[p + 1]] for p in pieces])
     for wrong, what in (
         (np.isnan(values) & np.isfinite(panel.values), "is missing"),
         (values < 0, "is negative"),
@@ -75,3 +79,13 @@ def read_weights(panel: Panel, column: str, read: Callable[[], Panel]) -> NDArra
     if not (values > 0).any():
         raise ColumnError(f"weight column {column!r} holds no positive weight: nothing would be learnt.")
     return np.nan_to_num(values, nan=0.0)
+
+
+def _pieces_for(panel: Panel, other: Panel) -> NDArray[np.int64] | None:
+    """Pieces of ``other`` that hold the rows of each series of the panel; None where it lacks one."""
+    where = {name: i for i, name in enumerate(other.ids)}
+    series = [where.get(name, -1) for name in base_ids(panel.ids, panel.targets, panel.style)]
+    if -1 in series:
+        return None
+    first = np.searchsorted(other.piece_series, np.arange(other.n_series + 1))
+    return np.concatenate([np.arange(first[i], first[i + 1]) for i in series])

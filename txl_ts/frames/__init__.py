@@ -5,21 +5,43 @@
 - :func:`parse_freq` reads a frequency; a :class:`Freq` holds the arithmetic on stamps.
 """
 
+from txl_ts.frames.ahead import Ahead, read_ahead
 from txl_ts.frames.aliases import parse_freq, rows_in
+from txl_ts.frames.beside import run_of, with_calendar, with_static, with_vocabulary, with_words_of
+from txl_ts.frames.calendar import calendar_features, check_calendar
 from txl_ts.frames.freq import Freq
 from txl_ts.frames.panel import CleaningReport, Panel
 from txl_ts.frames.read import read_long
+from txl_ts.frames.roles import Covariates, Roles
 from txl_ts.frames.style import FrameStyle
+from txl_ts.frames.wide import base_ids, check_targets, read_wide, split_name, wide_frame, wide_id_frame
 from txl_ts.frames.write import id_frame, long_frame
 
 __all__ = [
+    "Ahead",
     "CleaningReport",
+    "Covariates",
     "FrameStyle",
     "Freq",
     "Panel",
+    "Roles",
+    "base_ids",
+    "calendar_features",
+    "check_calendar",
+    "check_targets",
     "id_frame",
     "long_frame",
     "parse_freq",
+    "read_ahead",
     "read_long",
+    "read_wide",
     "rows_in",
+    "run_of",
+    "split_name",
+    "wide_frame",
+    "wide_id_frame",
+    "with_calendar",
+    "with_static",
+    "with_vocabulary",
+    "with_words_of",
 ]

@@ -23,6 +23,14 @@ _ID_TYPES = (nw.String, nw.Categorical, nw.Enum)
 _TOO_WIDE = (nw.Int128, nw.UInt128)
 _NOT_IN_NUMPY = (nw.Boolean, nw.Decimal, *_TOO_WIDE)  # with nulls at least
 _FLOAT_MAX = float(np.finfo(np.float32).max)
+_ARGUMENTS = {
+    "id column": "id_col",
+    "time column": "time_col",
+    "target column": "target_col",
+    "hist column": "hist_cols",
+    "futr column": "futr_cols",
+    "static column": "static_cols",
+}
 
 
 def open_frame(frame: object) -> Frame:
@@ -93,7 +101,7 @@ def _missing_column(frame: Frame, role: str, column: str) -> str:
     index_names = getattr(getattr(frame.to_native(), "index", None), "names", None) or []
     if column in index_names:
         hint = " It is the frame's index: pass frame.reset_index()."
-    argument = {"id column": "id_col", "time column": "time_col", "target column": "target_col"}[role]
+    argument = _ARGUMENTS[role]
     shown = ", ".join(map(repr, columns[:20])) + (" …" if len(columns) > 20 else "")
     return f"{role} {column!r} is not in the frame, which has {shown}.{hint} Name it with {argument}=…."
 
@@ -263,12 +271,16 @@ def read_target(frame: Frame, column: str) -> npt.NDArray[np.float32] | npt.NDAr
     ColumnError
         If the column holds something else than numbers.
     """
+    return read_number(frame, column, role="target column")
+
+
+def read_number(frame: Frame, column: str, *, role: str) -> npt.NDArray[np.float32] | npt.NDArray[np.float64]:
+    """Read a column of numbers as floats; see :func:`read_target`."""
     series = frame[column]
     dtype = series.dtype
     if not (dtype.is_numeric() or isinstance(dtype, nw.Boolean)):
         raise ColumnError(
-            f"target column {column!r} must hold numbers, got {type_text(series)}{_such_as(series)}. "
-            f"{_number_cure(series)}"
+            f"{role} {column!r} must hold numbers, got {type_text(series)}{_such_as(series)}. {_number_cure(series)}"
         )
     numbers = series.cast(nw.Float64) if isinstance(dtype, _NOT_IN_NUMPY) else series
     if isinstance(dtype, nw.Float32):

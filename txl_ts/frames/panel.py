@@ -6,11 +6,15 @@ import numpy as np
 import numpy.typing as npt
 
 from txl_ts.frames.freq import Freq
+from txl_ts.frames.roles import Covariates
 from txl_ts.frames.style import FrameStyle
 from txl_ts.frames.words import counted
 
 IntArray = npt.NDArray[np.int64]
 SeriesId = str | int
+
+ONLY_SERIES = "series"
+"""Name of the series of a frame without an id column."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,15 @@ class Panel:
         Series that were left out.
     report : CleaningReport
         What was moved, merged, filled or cut.
+    source : int64 array of shape (N,) or None
+        Row of the frame that each row came from (the first of several that were averaged), −1 where it was filled;
+        kept where there are columns beside the target.
+    covariates : Covariates or None
+        Columns beside the target.
+    calendar : tuple of str
+        Features of the stamp among them, the last columns of ``covariates.futr``.
+    targets : tuple of str
+        Target columns of a wide frame, whose series are named ``"id/target"``; empty for a long frame.
     """
 
     ids: tuple[SeriesId, ...]
@@ -109,6 +122,10 @@ class Panel:
     style: FrameStyle
     skipped: tuple[tuple[SeriesId, str], ...] = ()
     report: CleaningReport = field(default_factory=CleaningReport)
+    source: IntArray | None = None
+    covariates: Covariates | None = None
+    calendar: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
 
     @property
     def n_series(self) -> int:

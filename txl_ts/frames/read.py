@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from txl_ts.errors import CleanedDataWarning, ColumnError, FrequencyError, ParameterError, StampError
 from txl_ts.frames.aliases import parse_freq
+from txl_ts.frames.beside import attach, read_beside
 from txl_ts.frames.columns import (
     Frame,
     beyond_float32,
@@ -23,7 +24,8 @@ from txl_ts.frames.columns import (
 from txl_ts.frames.freq import Freq, human_ns
 from txl_ts.frames.grid import average_collisions, find_origins, place
 from txl_ts.frames.infer import infer_freq
-from txl_ts.frames.panel import CleaningReport, Panel, SeriesId
+from txl_ts.frames.panel import ONLY_SERIES, CleaningReport, Panel, SeriesId
+from txl_ts.frames.roles import Roles
 from txl_ts.frames.rows import Rows, Sieve
 from txl_ts.frames.slots import DAY_NS, Slots
 from txl_ts.frames.stamps import show, to_native
@@ -32,9 +34,6 @@ from txl_ts.frames.words import counted
 from txl_ts.frames.zones import wall_of
 
 IntArray = npt.NDArray[np.int64]
-
-ONLY_SERIES = "series"
-"""Name of the series of a frame without an id column."""
 
 _FILL_RATIO, _FILL_FREE = 50, 1_000_000
 
@@ -50,6 +49,7 @@ def read_long(
     max_gap: int | None = None,
     on_bad_series: str = "raise",
     origins: Mapping[Any, int] | None = None,
+    beside: Roles | None = None,
     warn_unused: bool = True,
     warn_cleaned: bool = True,
 ) -> Panel:
@@ -79,6 +79,9 @@ def read_long(
     origins : mapping of id to int, optional
         Native stamps of ordinal 0 of series that are known already. Their ordinals continue that grid, rows before it
         are an error, and rows without any value are allowed.
+    beside : Roles, optional
+        Columns beside the target, with their vocabulary; ``panel.covariates`` holds them (static ones are put there by
+        :func:`~txl_ts.frames.beside.with_static`).
     warn_unused : bool
         Whether columns without a role give an UnusedColumnsWarning.
     warn_cleaned : bool
@@ -121,18 +124,21 @@ def read_long(
     wrapped = open_frame(frame)
     roles = [("time column", time_col), ("target column", target_col)]
     roles = roles if id_col is None else [("id column", id_col), *roles]
-    check_roles(wrapped, roles, warn_unused=warn_unused)
+    check_roles(wrapped, roles + (beside.asked() if beside else []), warn_unused=warn_unused)
     ids, codes = _read_ids(wrapped, id_col)
     ticks, unit, zone = read_ticks(wrapped, time_col)
     style = _read_style(wrapped, id_col, time_col, target_col, unit, zone)
     rows = Rows.sorted(codes, to_native(ticks, unit, time_col), read_target(wrapped, target_col))
     sieve = Sieve(rows, ids, style, skip=on_bad_series == "skip")
     _refuse_values(sieve, style, known=origins or {})
+    columns = read_beside(wrapped, beside, sieve, style) if beside else None
     if align == "error":
         _refuse_repeats(sieve, style)
     step = _settle_freq(sieve, style, freq, known=origins)
     starts = _place(sieve, style, step, origins or {}, nearest=align == "nearest")
-    panel = _pack(sieve, style, step, starts, max_gap)
+    panel = _pack(sieve, style, step, starts, max_gap, with_source=columns is not None)
+    if beside and columns is not None:
+        panel = attach(panel, columns, beside)
     if warn_cleaned:
         _warn_cleaned(panel.report)
     return panel
@@ -360,7 +366,9 @@ class _Pieces:
     n_cut: int
 
 
-def _pack(sieve: Sieve, style: FrameStyle, freq: Freq, origins: IntArray, max_gap: int | None) -> Panel:
+def _pack(
+    sieve: Sieve, style: FrameStyle, freq: Freq, origins: IntArray, max_gap: int | None, *, with_source: bool
+) -> Panel:
     origin_of = dict(zip(sieve.ids, origins.tolist(), strict=True))
     _refuse_far_away(sieve, freq, max_gap)
     rows = sieve.rows
@@ -370,7 +378,12 @@ def _pack(sieve: Sieve, style: FrameStyle, freq: Freq, origins: IntArray, max_ga
     offsets = np.concatenate(([0], np.cumsum(pieces.lengths)))
     packed = np.full(int(offsets[-1]), np.nan, dtype=np.float32)
     counts = np.diff(np.append(pieces.first_row, len(codes)))
-    packed[ordinals + np.repeat(offsets[:-1] - ordinals[pieces.first_row], counts)] = values
+    target = ordinals + np.repeat(offsets[:-1] - ordinals[pieces.first_row], counts)
+    packed[target] = values
+    source = None
+    if with_source:
+        source = np.full(len(packed), -1, dtype=np.int64)
+        source[target] = _first_of_each(rows)
     report = CleaningReport(
         n_moved=int(np.count_nonzero(rows.moves)),
         max_move=_length_text(int(np.abs(rows.moves).max()), freq),
@@ -392,7 +405,15 @@ def _pack(sieve: Sieve, style: FrameStyle, freq: Freq, origins: IntArray, max_ga
         style=style,
         skipped=tuple(sieve.skipped),
         report=report,
+        source=source,
     )
+
+
+def _first_of_each(rows: Rows) -> IntArray:
+    """Row of the frame behind each grid stamp that has one: the first of those that were merged."""
+    fresh = np.ones(len(rows.codes), dtype=bool)
+    fresh[1:] = (rows.codes[1:] != rows.codes[:-1]) | (rows.ordinals[1:] != rows.ordinals[:-1])
+    return rows.order[fresh] if rows.order.size else np.flatnonzero(fresh)
 
 
 def _merged(rows: Rows) -> tuple[IntArray, IntArray, npt.NDArray[np.floating[Any]], int]:

@@ -1,9 +1,10 @@
 """From hidden rows to forecasts, values and classes."""
 
 from txl_ts.heads.classes import ClassHead
+from txl_ts.heads.known_ahead import KnownAhead
 from txl_ts.heads.linear_path import LinearPath
 from txl_ts.heads.quantile import QuantileHead
 from txl_ts.heads.row_path import RowPath
 from txl_ts.heads.value import ValueHead
 
-__all__ = ["ClassHead", "LinearPath", "QuantileHead", "RowPath", "ValueHead"]
+__all__ = ["ClassHead", "KnownAhead", "LinearPath", "QuantileHead", "RowPath", "ValueHead"]

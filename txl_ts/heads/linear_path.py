@@ -18,16 +18,24 @@ class LinearPath(nn.Module):
     lookback : int
         Rows; 0 makes the path a constant 0.
     h : int
+    n_known : int
+        Features of each row ahead that the path sees beside the rows; each step has weights of its own for them.
     """
 
-    def __init__(self, *, lookback: int, h: int) -> None:
+    def __init__(self, *, lookback: int, h: int, n_known: int = 0) -> None:
         super().__init__()
-        self.lookback = lookback
+        self.lookback, self.n_known = lookback, n_known
         self.weight = nn.Parameter(torch.zeros(h, lookback))
         self.bias = nn.Parameter(torch.zeros(h))
+        if n_known:
+            self.known = nn.Parameter(torch.zeros(h, n_known))
 
     def forward(self, z: Tensor) -> Tensor:
         """Map windows (B, n, C, lookback), in deviations, to forecasts (B, n, h, C), in deviations."""
         if not self.lookback:  # a product over no rows: OpenVINO reads the empty weights as a scalar, and refuses
             return self.bias[:, None].expand(*z.shape[:2], -1, z.shape[2])
         return F.linear(z, self.weight, self.bias).transpose(2, 3)
+
+    def ahead(self, known: Tensor) -> Tensor:
+        """Map features of the rows ahead (B, n, h, ≥ n_known), the first ``n_known``, to their part (B, n, h, 1)."""
+        return torch.einsum("bnhf,hf->bnh", known[..., : self.n_known], self.known)[..., None]

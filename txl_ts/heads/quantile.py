@@ -46,7 +46,7 @@ class QuantileHead(nn.Module):
             bias = raw[:, None].expand(*self.shape).to(self.linear.bias.dtype)
             self.linear.bias.copy_(bias.flatten())
 
-    def forward(self, hidden: Tensor, centre: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, centre: Tensor, more: Tensor | None = None) -> Tensor:
         """Give quantiles around a centre.
 
         Parameters
@@ -54,6 +54,8 @@ class QuantileHead(nn.Module):
         hidden : Tensor of shape (B, n, D)
         centre : Tensor of shape (B, n, h, C)
             The linear path's forecast, in deviations.
+        more : Tensor of shape (B, n, h, C, Q), optional
+            Added to the raw outputs, before they are put in order.
 
         Returns
         -------
@@ -61,6 +63,7 @@ class QuantileHead(nn.Module):
             In deviations, increasing along the last axis.
         """
         raw = self.linear(hidden).unflatten(-1, self.shape)
+        raw = raw if more is None else raw + more
         below, median, above = raw.tensor_split((self.median, self.median + 1), dim=-1)
         median = median + centre[..., None]
         up = median + F.softplus(above).cumsum(dim=-1)

@@ -5,12 +5,13 @@ from txl_ts.training.closed_form import LinearFit, fit_linear_path
 from txl_ts.training.label_loop import LabelSettings, LabelTrainer
 from txl_ts.training.labelled import LabelRows
 from txl_ts.training.loop import History, Trainer
-from txl_ts.training.pieces import Pieces
+from txl_ts.training.pieces import BesideRows, Pieces
 from txl_ts.training.row_path import fit_row_path
 from txl_ts.training.segments import Origins
 from txl_ts.training.settings import TrainingSettings
 
 __all__ = [
+    "BesideRows",
     "Checkpoint",
     "History",
     "LabelRows",

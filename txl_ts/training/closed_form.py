@@ -40,11 +40,14 @@ class LinearFit:
         Mean squared validation error, in the units of the pieces.
     spread : Tensor of shape (h,)
         Deviation of the validation errors per step ahead, in running deviations.
+    uses_known : bool
+        Whether the columns that are known ahead are in the map: they are where that lowers the validation error.
     """
 
     penalty: float
     error: float
     spread: Tensor
+    uses_known: bool = False
 
 
 @torch.no_grad()
@@ -63,54 +66,120 @@ def fit_linear_path(
     seed : int
         Draws the rows when there are more than are needed.
     known : LinearFit, optional
-        An earlier fit whose penalty and spread are taken over.
+        An earlier fit whose penalty, spread and choice of columns are taken over.
 
     References
     ----------
     Hoerl and Kennard (1970), Ridge regression.
     """
-    path, h = model.linear_path, model.config.h
-    n_inputs = path.lookback + 1
-    gram, cross = torch.zeros(n_inputs, n_inputs, dtype=torch.float64), torch.zeros(n_inputs, h, dtype=torch.float64)
-    for inputs, target, _ in _equations(model, train, seed=seed):
-        gram += (inputs.T @ inputs).double()
-        cross += (inputs.T @ target).double()
-    if not gram[-1, -1] > 0:
+    path = model.linear_path
+    sums = _Sums(n_inputs=path.lookback + 1, h=model.config.h, n_known=path.n_known)
+    for rows in _equations(model, train, seed=seed):
+        sums.add(rows)
+    if not sums.gram[-1, -1] > 0:
         # Without a single whole horizon to learn from: the last value.
         path.weight[:, -1:] = 1
-        return LinearFit(math.nan, math.nan, torch.ones(h))
-    mean_square = gram.diagonal()[:-1].mean().clamp(min=1e-12) if path.lookback else gram.new_ones(())
-    ridge = torch.diag(torch.tensor([1.0] * path.lookback + [0.0], dtype=torch.float64))  # the bias is free
-    tiny = 1e-9 * mean_square * torch.eye(n_inputs, dtype=torch.float64)
-    penalties = PENALTIES if known is None else (known.penalty,)
-    maps = torch.stack([torch.linalg.solve(gram + p * mean_square * ridge + tiny, cross) for p in penalties]).float()
-    found = _judge(model, maps, validation, seed=seed) if known is None else known
-    best = penalties.index(found.penalty)
-    path.weight.copy_(maps[best, :-1].T)
+        return LinearFit(math.nan, math.nan, torch.ones(path.bias.shape))
+    choices = [(penalty, uses) for uses in ((False, True) if path.n_known else (False,)) for penalty in PENALTIES]
+    if known is not None:
+        choices = [(known.penalty, known.uses_known)]
+    maps = [sums.solve(penalty, uses_known=uses) for penalty, uses in choices]
+    found = _judge(model, maps, choices, validation, seed=seed) if known is None else known
+    inputs, ahead = maps[choices.index((found.penalty, found.uses_known))]
+    path.weight.copy_(inputs[:-1].T)
     # Inputs and targets were counted from the last value.
     if path.lookback:
         path.weight[:, -1:] += 1 - path.weight.sum(dim=1, keepdim=True)
-    path.bias.copy_(maps[best, -1])
+    path.bias.copy_(inputs[-1])
+    if path.n_known:
+        path.known.copy_(ahead)
     return found
 
 
-def _judge(model: TXLModel, maps: Tensor, validation: Origins | None, *, seed: int) -> LinearFit:
-    """Choose among the maps of all penalties by their squared error on the validation rows."""
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of the normal equations: inputs (n, lookback + 1), features of the rows ahead, targets (n, h), weights."""
+
+    inputs: Tensor
+    ahead: Tensor  # (n, h, n_known)
+    target: Tensor
+    weight: Tensor  # (n,)
+
+
+class _Sums:
+    """Normal equations of all steps ahead: the inputs are common to them, the features ahead are each step's own."""
+
+    def __init__(self, *, n_inputs: int, h: int, n_known: int) -> None:
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(*shape, dtype=torch.float64)
+
+        self.gram, self.cross = zeros(n_inputs, n_inputs), zeros(n_inputs, h)
+        self.mixed, self.own, self.own_cross = (
+            zeros(h, n_inputs, n_known),
+            zeros(h, n_known, n_known),
+            zeros(h, n_known),
+        )
+
+    def add(self, rows: _Rows) -> None:
+        """Sum rows."""
+        self.gram += (rows.inputs.T @ rows.inputs).double()
+        self.cross += (rows.inputs.T @ rows.target).double()
+        if self.own.shape[-1]:
+            ahead = rows.ahead.transpose(0, 1)  # (h, n, n_known)
+            self.mixed += (rows.inputs.T @ ahead).double()
+            self.own += (ahead.transpose(1, 2) @ ahead).double()
+            self.own_cross += torch.einsum("hnf,nh->hf", ahead, rows.target).double()
+
+    def solve(self, penalty: float, *, uses_known: bool) -> tuple[Tensor, Tensor]:
+        """Give the map of the inputs (n_inputs, h) and that of the features ahead (h, n_known), 0 where not used."""
+        n = len(self.gram)
+        mean_square = self.gram.diagonal()[:-1].mean().clamp(min=1e-12) if n > 1 else self.gram.new_ones(())
+        ridge = torch.diag(torch.tensor([1.0] * (n - 1) + [0.0], dtype=torch.float64))  # the bias is free
+        system = self.gram + (penalty * ridge + 1e-9 * torch.eye(n, dtype=torch.float64)) * mean_square
+        if not uses_known:
+            return torch.linalg.solve(system, self.cross).float(), torch.zeros(self.own_cross.shape)
+        # Each step's own block, after the inputs were eliminated (Schur complement): no system of all steps at once.
+        h, _, n_known = self.mixed.shape
+        both = torch.cat([self.cross, self.mixed.permute(1, 0, 2).reshape(n, -1)], dim=1)
+        solved = torch.linalg.solve(system, both)
+        alone, per_feature = solved[:, :h], solved[:, h:].unflatten(1, (h, n_known)).permute(1, 0, 2)  # (h, n, F)
+        # Features are in their own units: each is penalised by its own mean square.
+        size = self.own.diagonal(dim1=1, dim2=2)
+        least = 1e-9 * size.amax(dim=1, keepdim=True).clamp(min=1e-12)
+        block = self.own - self.mixed.transpose(1, 2) @ per_feature + torch.diag_embed(penalty * size + least)
+        rest = self.own_cross - torch.einsum("hnf,nh->hf", self.mixed, alone)
+        ahead = torch.linalg.solve(block, rest[..., None])[..., 0]
+        return (alone - torch.einsum("hnf,hf->nh", per_feature, ahead)).float(), ahead.float()
+
+
+def _judge(
+    model: TXLModel,
+    maps: list[tuple[Tensor, Tensor]],
+    choices: list[tuple[float, bool]],
+    validation: Origins | None,
+    *,
+    seed: int,
+) -> LinearFit:
+    """Choose among maps by their squared error on the validation rows."""
     h = model.config.h
-    error, square, count = torch.zeros(len(PENALTIES)), torch.zeros(len(PENALTIES), h), 0
-    for inputs, target, weight in _equations(model, validation, seed=seed) if validation else ():
-        miss = (inputs @ maps - target).square()  # (penalties, rows, h)
-        error += miss.mean(-1).sum(-1)
-        square += (miss / weight[:, None].square()).clamp(max=_LARGEST_SQUARE).sum(1)
-        count += len(target)
+    error, square, count = torch.zeros(len(maps)), torch.zeros(len(maps), h), 0
+    for rows in _equations(model, validation, seed=seed) if validation else ():
+        for i, (inputs, ahead) in enumerate(maps):
+            forecast = rows.inputs @ inputs
+            if choices[i][1]:
+                forecast = forecast + torch.einsum("nhf,hf->nh", rows.ahead, ahead)
+            miss = (forecast - rows.target).square()
+            error[i] += miss.mean(-1).sum(-1)
+            square[i] += (miss / rows.weight[:, None].square()).clamp(max=_LARGEST_SQUARE).sum(0)
+        count += len(rows.target)
     if not count:
-        return LinearFit(PENALTIES[len(PENALTIES) // 2], math.nan, torch.ones(h))
+        return LinearFit(PENALTIES[len(PENALTIES) // 2], math.nan, torch.ones(h), model.linear_path.n_known > 0)
     best = int(error.argmin())
-    return LinearFit(PENALTIES[best], float(error[best] / count), (square[best] / count).sqrt())
+    return LinearFit(choices[best][0], float(error[best] / count), (square[best] / count).sqrt(), choices[best][1])
 
 
-def _equations(model: TXLModel, origins: Origins, *, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Give inputs (rows, lookback + 1), targets (rows, h) and weights (rows,), where all targets are there.
+def _equations(model: TXLModel, origins: Origins, *, seed: int) -> Iterator[_Rows]:
+    """Give the rows whose targets are all there.
 
     Inputs and targets are in units of their piece; targets are above the last value.
     """
@@ -125,6 +194,7 @@ def _equations(model: TXLModel, origins: Origins, *, seed: int) -> Iterator[tupl
         picked = torch.from_numpy(np.flatnonzero(kept))
         state = restarted(state, segment.start)
         front, state["norm"], state["rows"] = model.front(segment.x, state["norm"], state["rows"], picked)
+        known = model.known(segment.beside, picked)
         target, usable = segment.targets(picked, front.scale)
         usable = usable.all(dim=2)[..., 0] & (front.scale.deviation[..., 0] > 0)  # (B, n)
         weight = (front.scale.deviation[..., 0] / segment.unit[:, None]).clamp(max=_LARGEST_RATIO)
@@ -137,4 +207,7 @@ def _equations(model: TXLModel, origins: Origins, *, seed: int) -> Iterator[tupl
         window, z = window - last, z - last
         inputs = torch.cat([window, torch.ones_like(z[..., :1])], dim=-1)
         inputs, z, weight = inputs[usable], z[usable], weight[usable]
-        yield inputs * weight[:, None], z * weight[:, None], weight
+        ahead = inputs.new_zeros(len(inputs), h, 0)
+        if known is not None:
+            ahead = known[usable][..., : model.linear_path.n_known] * weight[:, None, None]
+        yield _Rows(inputs * weight[:, None], ahead, z * weight[:, None], weight)

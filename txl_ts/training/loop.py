@@ -213,7 +213,9 @@ class Trainer:
         lanes = self.progress.lanes
         if not self.settings.carry_memory:
             lanes = lanes | {"count": torch.zeros_like(lanes["count"])}
-        z, front, self.progress.lanes = self.model.forward_visits(segment.x, lanes, phases, segment.start)
+        z, front, self.progress.lanes = self.model.forward_visits(
+            segment.x, lanes, phases, segment.start, beside=segment.beside
+        )
         picked = (torch.arange(self.settings.segment_len)[:, None] * stride + phases).flatten()
         loss = self._loss(segment, front, z, picked)
         if not bool(loss.isfinite()):
@@ -286,7 +288,7 @@ def _forecasts(model: TXLModel, origins: Origins) -> Iterator[tuple[Segment, Fro
         rng=np.random.default_rng(0),
     )
     for segment in segments(origins, steps, n_rows=n_rows, h=h):
-        z, front, state = model.forward_visits(segment.x, state, phases, segment.start)
+        z, front, state = model.forward_visits(segment.x, state, phases, segment.start, beside=segment.beside)
         yield segment, front, z, picked
 
 

@@ -10,6 +10,35 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
+class BesideRows:
+    """Columns beside the target of all rows, and of the pieces.
+
+    Attributes
+    ----------
+    hist : float32 array of shape (N, n_hist)
+    futr : float32 array of shape (N, n_futr)
+    static : float32 array of shape (n, n_static)
+        Of each piece's series.
+    """
+
+    hist: NDArray[np.float32]
+    futr: NDArray[np.float32]
+    static: NDArray[np.float32]
+
+    def take(self, picked: NDArray[np.int64]) -> BesideRows:
+        """Keep some pieces."""
+        return BesideRows(self.hist, self.futr, self.static[picked])
+
+    def cut(self, step: Step, stop: NDArray[np.int64], *, n_rows: int, h: int) -> tuple[NDArray[np.float32], ...]:
+        """Give ``hist`` (B, n_rows, n_hist), ``futr`` (B, n_rows + h, n_futr) and ``static`` (B, n_static) of a step.
+
+        NaN from ``stop`` on: what comes after a piece is not seen.
+        """
+        hist = _cut(self.hist, step.row, stop, n_rows=n_rows)
+        return hist, _cut(self.futr, step.row, stop, n_rows=n_rows + h), self.static[step.piece]
+
+
+@dataclass(frozen=True)
 class Pieces:
     """Contiguous runs of rows, each walked from an empty memory.
 
@@ -23,6 +52,8 @@ class Pieces:
         What the loss measures the errors of each piece in, in raw units; positive.
     weight : float32 array of shape (N,), optional
         What the error at each row counts for; all alike without it.
+    beside : BesideRows or None
+        Columns beside the target.
     """
 
     values: NDArray[np.float32]
@@ -30,17 +61,19 @@ class Pieces:
     stop: NDArray[np.int64]
     unit: NDArray[np.float32]
     weight: NDArray[np.float32] | None = None
+    beside: BesideRows | None = None
 
     def __len__(self) -> int:
         return len(self.first)
 
     def take(self, picked: NDArray[np.int64]) -> Pieces:
         """Keep some pieces."""
-        return Pieces(self.values, self.first[picked], self.stop[picked], self.unit[picked], self.weight)
+        beside = None if self.beside is None else self.beside.take(picked)
+        return Pieces(self.values, self.first[picked], self.stop[picked], self.unit[picked], self.weight, beside)
 
     def rows(self, first: NDArray[np.int64], stop: NDArray[np.int64], *, n_rows: int) -> NDArray[np.float32]:
         """Cut ``n_rows`` rows from each ``first`` on, of shape (B, n_rows); NaN from ``stop`` on."""
-        return _cut(self.values, first, stop, n_rows=n_rows, outside=np.nan)
+        return _cut(self.values, first, stop, n_rows=n_rows)
 
     def weights(self, first: NDArray[np.int64], stop: NDArray[np.int64], *, n_rows: int) -> NDArray[np.float32] | None:
         """Cut the weights of the same rows; 0 from ``stop`` on."""
@@ -64,14 +97,6 @@ class Step:
     piece: NDArray[np.int64]
     row: NDArray[np.int64]
     begun: NDArray[np.int64]
-
-
-def _cut(
-    array: NDArray[np.float32], first: NDArray[np.int64], stop: NDArray[np.int64], *, n_rows: int, outside: float
-) -> NDArray[np.float32]:
-    index = first[:, None] + np.arange(n_rows)
-    inside = index < stop[:, None]
-    return np.where(inside, array[np.where(inside, index, 0)], np.float32(outside))
 
 
 def schedule(
@@ -118,3 +143,17 @@ def schedule(
             return
         yield Step(piece.copy(), row.copy(), begun.copy())
         row += n_rows
+
+
+def _cut(
+    values: NDArray[np.float32],
+    first: NDArray[np.int64],
+    stop: NDArray[np.int64],
+    *,
+    n_rows: int,
+    outside: float = np.nan,
+) -> NDArray[np.float32]:
+    index = first[:, None] + np.arange(n_rows)
+    inside = index < stop[:, None]
+    rows = values[np.where(inside, index, 0)]
+    return np.where(inside if values.ndim == 1 else inside[..., None], rows, np.float32(outside))

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from txl_ts.embeddings import Scale
+from txl_ts.embeddings import Beside, Scale
 from txl_ts.training.pieces import Pieces, Step
 
 
@@ -55,6 +55,7 @@ class Segment:
     h : int
     weight : Tensor of shape (B, T + h), optional
         Of the rows of ``ahead``.
+    beside : Beside or None
     """
 
     x: Tensor
@@ -64,6 +65,7 @@ class Segment:
     unit: Tensor
     h: int
     weight: Tensor | None = None
+    beside: Beside | None = None
 
     def target_weights(self, picked: Tensor) -> Tensor | None:
         """Give the weights of :meth:`targets`, (B, n, h, 1)."""
@@ -98,4 +100,11 @@ def segments(origins: Origins, steps: Iterator[Step], *, n_rows: int, h: int) ->
             unit=torch.from_numpy(np.where(idle, np.float32(1), pieces.unit[step.piece])),
             h=h,
             weight=None if weight is None else torch.from_numpy(weight),
+            beside=_beside(pieces, step, stop, n_rows=n_rows, h=h),
         )
+
+
+def _beside(pieces: Pieces, step: Step, stop: NDArray[np.int64], *, n_rows: int, h: int) -> Beside | None:
+    if pieces.beside is None:
+        return None
+    return Beside(*(torch.from_numpy(part) for part in pieces.beside.cut(step, stop, n_rows=n_rows, h=h)))

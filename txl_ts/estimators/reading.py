@@ -1,0 +1,208 @@
+"""How frames become panels: the rows of a fit, and later rows with the columns that were fitted."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+
+from txl_ts.config import ModelConfig, check_choice
+from txl_ts.errors import CleanedDataWarning, ColumnError, ParameterError, StampError
+from txl_ts.estimators.fleet import Fleet
+from txl_ts.estimators.sizes import resolve_season, resolve_sizes
+from txl_ts.frames import (
+    Ahead,
+    FrameStyle,
+    Freq,
+    Panel,
+    Roles,
+    base_ids,
+    check_calendar,
+    check_targets,
+    read_ahead,
+    read_long,
+    read_wide,
+    with_calendar,
+    with_static,
+    with_vocabulary,
+)
+from txl_ts.model import TXLModel
+
+
+class ReadsFrames(BaseEstimator):
+    """Part of :class:`TXLForecaster`: reads frames by its parameters, and by what was fitted."""
+
+    freq: str | int
+    season_length: Any
+    calendar: str | Sequence[str] | None
+    align: str
+    max_gap: int | None
+    on_bad_series: str
+
+    # Set by fit and load; told here, since other methods read them.
+    _model: TXLModel
+    _fleet: Fleet
+    _style: FrameStyle
+    _freq: Freq
+    _roles: Roles
+    _targets: tuple[str, ...]
+    config_: ModelConfig
+
+    if TYPE_CHECKING:
+
+        def _check_fitted(self) -> None: ...
+
+    def _read_first(self, df: Any, roles: Roles, static_df: Any, **columns: Any) -> tuple[Panel, Roles]:
+        """Read rows to fit on; gives the roles with the calendar that fits their frequency."""
+        panel = self._read(df, self.freq, gap=self.max_gap, warn_unused=True, beside=roles, **columns)
+        roles = replace(roles, calendar=check_calendar(self.calendar, freq=panel.freq))
+        reach = self._sizes(panel, roles)[0].reach
+        if self.max_gap is None and panel.report.n_filled > reach:
+            # The longest gap to bridge is the reach, which is known only now.
+            panel = self._read(df, self.freq, gap=reach, beside=roles, **columns)
+        if told := panel.report.changes():
+            warnings.warn(f"{' '.join(told)} See cleaned_ and skipped_.", CleanedDataWarning, stacklevel=3)
+        return self._completed(panel, roles, static_df, known={}), roles
+
+    def _named_roles(self, df: Any, static_df: Any, names: dict[str, Any], **columns: Any) -> Roles:
+        """Check the lists of columns of a call, and learn the categories of its frames."""
+        targets = check_targets(names["target_col"]) or (names["target_col"],)
+        roles = Roles.named(taken=[names["id_col"], names["time_col"], *targets], **columns)
+        return with_vocabulary(roles, df=df, static_df=static_df)
+
+    def _read_more(self, df: Any, static_df: Any = None, *, continues: bool) -> Panel:
+        """Read rows with all columns that were fitted."""
+        panel = self._read_rows(df, continues=continues, beside=self._roles)
+        known = dict(zip(base_ids(self._fleet.ids, self._targets, self._style), self._fleet.static, strict=True))
+        return self._completed(panel, self._roles, static_df, known=known)
+
+    def _read_rows(self, df: Any, *, continues: bool = False, beside: Roles | None = None) -> Panel:
+        """Read rows with the target and the frequency that were fitted; no other column unless ``beside`` names it."""
+        style = self._style
+        panel = self._read(
+            df,
+            self._freq,
+            gap=self._gap(self.config_),
+            origins=self._fleet.known_origins() if continues else None,
+            id_col=style.id_col,
+            time_col=style.time_col,
+            target_col=list(self._targets) or style.target_col,
+            beside=beside,
+        )
+        if continues:
+            self._refuse_other_kinds(panel)
+        # What align moves has been said by fit; a series that is left out is news.
+        if panel.skipped:
+            left_out = ", ".join(f"{name!r} ({reason})" for name, reason in panel.skipped[:5])
+            warnings.warn(f"{len(panel.skipped)} series were skipped: {left_out}.", CleanedDataWarning, stacklevel=3)
+        return panel
+
+    def _read(
+        self,
+        df: Any,
+        freq: str | int | Freq,
+        *,
+        target_col: str | Sequence[str],
+        gap: int | None,
+        origins: Any = None,
+        beside: Roles | None = None,
+        warn_unused: bool = False,
+        **columns: Any,
+    ) -> Panel:
+        targets = check_targets(target_col)
+        read: Any = read_wide if targets else read_long
+        return read(
+            df,
+            **columns,
+            **({"targets": targets} if targets else {"target_col": target_col}),
+            freq=freq,
+            align=self.align,
+            max_gap=gap,
+            on_bad_series=self.on_bad_series,
+            origins=origins,
+            beside=beside,
+            warn_unused=warn_unused,
+            warn_cleaned=False,
+        )
+
+    def _completed(self, panel: Panel, roles: Roles, static_df: Any, *, known: dict[Any, Any]) -> Panel:
+        """Add what is not in the rows: the calendar, and the static columns."""
+        ids = base_ids(panel.ids, panel.targets, panel.style)
+        return with_static(with_calendar(panel, roles), static_df, roles, known=known, ids=ids)
+
+    def _refuse_other_kinds(self, panel: Panel) -> None:
+        """Raise unless ids and stamps are of the kinds that were fitted: they would be taken for others."""
+        old, new = self._style, panel.style
+        if (old.zone is None) != (new.zone is None):
+            raise StampError(
+                f"time column {old.time_col!r} was fitted {_zone_text(old)} and now comes {_zone_text(new)}. Nothing "
+                "was changed. Give the rows the zone that was fitted: dt.tz_localize, or dt.replace_time_zone."
+            )
+        known = {type(name) for name in base_ids(self._fleet.ids, self._targets, old)}
+        got = {type(name) for name in base_ids(panel.ids, panel.targets, new)}
+        if known and got - known:
+            names = ["/".join(sorted(kind.__name__ for kind in kinds)) for kinds in (known, got)]
+            raise ColumnError(
+                f"id column {old.id_col!r} was fitted with {names[0]} names and now holds {names[1]}, such as "
+                f"{panel.ids[0]!r}. Nothing was changed. Cast the column to {names[0]}."
+            )
+
+    def _known_ahead(
+        self, fleet: Fleet, n: int, style: FrameStyle, futr_df: Any, *, on_missing: str
+    ) -> NDArray[np.float32]:
+        """Read what is known of the next ``n`` rows of each series, (n_series, n, n_futr)."""
+        check_choice("on_missing", on_missing, ("raise", "mask"))
+        rows, lane = self._rows_ahead(fleet, n, style)
+        how: Any = {"mask_missing": on_missing == "mask", "nearest": self.align == "nearest"}
+        return read_ahead(rows, futr_df, self._roles, **how)[lane]
+
+    def _rows_ahead(self, fleet: Fleet, n: int, style: FrameStyle) -> tuple[Ahead, NDArray[np.int64]]:
+        """Rows ahead of each id of the frame, and the position of each series' id among them."""
+        names = base_ids(fleet.ids, self._targets, style)
+        first = {name: lane for lane, name in reversed(list(enumerate(names)))}
+        distinct = list(dict.fromkeys(names))
+        lanes = np.array([first[name] for name in distinct], np.int64)
+        where = {name: i for i, name in enumerate(distinct)}
+        rows = Ahead(tuple(distinct), fleet.origins[lanes], fleet.last[lanes], n, self._freq, style)
+        return rows, np.array([where[name] for name in names], np.int64)
+
+    def _refuse_unknown(self, call: str, *, n_fed: int) -> None:
+        """Raise where a forecast would feed itself rows whose columns nobody knows."""
+        if n_fed > 0 and self._roles.hist:
+            raise ParameterError(
+                f"{call} would continue the forecast over rows whose hist_cols {list(self._roles.hist)} are not known. "
+                "Fit with a larger h, or name those columns in futr_cols and give them ahead."
+            )
+
+    def _taken(self, fleet: Fleet, ids: Sequence[str | int] | None) -> Fleet:
+        """Keep some ids of the frame, with all their targets."""
+        return fleet if ids is None else fleet.take(self._lanes_of(ids))
+
+    def _lanes_of(self, ids: Sequence[str | int]) -> list[str | int]:
+        """Names of the series of some ids of the frame: one, or one per target."""
+        if isinstance(ids, str | int):
+            raise ParameterError(f"ids={ids!r} must be a list, such as ids=[{ids!r}].")
+        return [f"{name}/{target}" for name in ids for target in self._targets] if self._targets else list(ids)
+
+    def _gap(self, config: ModelConfig) -> int:
+        return config.reach if self.max_gap is None else self.max_gap
+
+    def _sizes(self, panel: Panel, roles: Roles) -> tuple[ModelConfig, int]:
+        """Sizes and season for these rows."""
+        typical = int(np.median(panel.series_rows()))
+        season = resolve_season(self.season_length, freq=panel.freq)
+        how: Any = {"freq": panel.freq, "season": season, "typical_length": typical, "beside": roles}
+        return resolve_sizes(self.get_params(), **how), season
+
+    def _last_stamps(self) -> NDArray[np.int64]:
+        fleet = self._fleet
+        return fleet.stamps(np.arange(len(fleet)), fleet.last, freq=self._freq, zone=self._style.zone)
+
+
+def _zone_text(style: FrameStyle) -> str:
+    return "without a zone" if style.zone is None else f"with zone {style.zone}"

@@ -1,0 +1,209 @@
+"""Wide frames: several target columns, each of which becomes series of its own, and forecasts side by side again.
+
+A series is then named ``"id/target"``. Every target of an id is a lane with the same weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from txl_ts.errors import ParameterError
+from txl_ts.frames.columns import check_roles, open_frame
+from txl_ts.frames.panel import Panel, SeriesId
+from txl_ts.frames.read import read_long
+from txl_ts.frames.roles import Covariates, Roles
+from txl_ts.frames.style import FrameStyle
+from txl_ts.frames.write import id_frame, long_frame
+
+IntArray = npt.NDArray[np.int64]
+
+
+def check_targets(target_col: Any) -> tuple[str, ...]:
+    """Give the target columns of a wide frame; none where ``target_col`` is one name.
+
+    Raises
+    ------
+    ParameterError
+        If it is no name and no list of distinct names.
+    """
+    if isinstance(target_col, str) or target_col is None or not isinstance(target_col, Sequence):
+        return ()
+    targets = tuple(target_col)
+    if not targets or any(not isinstance(name, str) for name in targets) or len(set(targets)) < len(targets):
+        raise ParameterError(
+            f"target_col={list(targets)} must be the name of a column, or a list of different names such as "
+            "target_col=['load', 'flow']."
+        )
+    return targets
+
+
+def read_wide(
+    frame: object,
+    *,
+    targets: tuple[str, ...],
+    id_col: str | None,
+    time_col: str,
+    origins: Mapping[Any, int] | None,
+    beside: Roles | None,
+    warn_unused: bool,
+    **settings: Any,
+) -> Panel:
+    """Read a wide frame, target by target; see :func:`~txl_ts.frames.read.read_long` for the arguments and errors.
+
+    Returns
+    -------
+    Panel
+        Series are named ``"id/target"``, ids first; ``panel.targets`` are the columns.
+    """
+    wrapped = open_frame(frame)
+    roles = [
+        ("time column", time_col),
+        *(("target column", name) for name in targets),
+        *(beside.asked() if beside else []),
+    ]
+    check_roles(wrapped, roles if id_col is None else [("id column", id_col), *roles], warn_unused=warn_unused)
+    own: dict[Any, int] | None = None if origins is None else {}
+    for name, stamp in (origins or {}).items():
+        base = split_name(name, targets)[0]
+        assert own is not None
+        own[base] = stamp
+        if base.lstrip("-").isdecimal():  # whole numbers may name series too
+            own[int(base)] = stamp
+    panels: list[Panel] = []
+    for target in targets:
+        kept = [name for role, name in roles if role != "target column" or name == target]
+        panels.append(
+            read_long(
+                wrapped.select(*([] if id_col is None else [id_col]), *kept).to_native(),
+                id_col=id_col,
+                time_col=time_col,
+                target_col=target,
+                origins=own,
+                beside=beside,
+                warn_unused=False,
+                **settings | ({"freq": panels[0].freq} if panels else {}),
+            )
+        )
+    return _stacked(panels, targets)
+
+
+def split_name(name: SeriesId, targets: Sequence[str]) -> tuple[str, int]:
+    """Give the id, as text, and the position of the target that a series is named after."""
+    text = str(name)
+    at = max((i for i, t in enumerate(targets) if text.endswith(f"/{t}")), key=lambda i: len(targets[i]))
+    return text[: -len(targets[at]) - 1], at
+
+
+def base_ids(names: Sequence[SeriesId], targets: Sequence[str], style: FrameStyle) -> list[SeriesId]:
+    """Names of the series in the frame, of the type that they have there."""
+    if not targets:
+        return list(names)
+    texts = [split_name(name, targets)[0] for name in names]
+    is_number = style.id_type.lower().startswith(("int", "uint")) or (
+        bool(style.categories) and all(isinstance(word, int) for word in style.categories or ())
+    )
+    return [int(text) for text in texts] if is_number else list(texts)
+
+
+def wide_frame(
+    style: FrameStyle,
+    *,
+    targets: Sequence[str],
+    ids: tuple[Sequence[SeriesId], IntArray],
+    stamps: IntArray,
+    columns: Mapping[str, npt.NDArray[Any]],
+    values: npt.NDArray[Any] | None,
+    extra_stamps: Mapping[str, IntArray] | None,
+) -> Any:
+    """Build the frame of :func:`~txl_ts.frames.write.long_frame` with a column per target and value.
+
+    Columns are named ``"target_column"``, such as ``"load_TXL"``; ``values``, the targets themselves, by their name. A
+    series that one target lacks has NaN there.
+    """
+    names, index = ids
+    bases = base_ids(names, targets, style)
+    distinct = list(dict.fromkeys(bases))
+    where = {name: i for i, name in enumerate(distinct)}
+    lane_base = np.array([where[name] for name in bases], np.int64)[index]
+    lane_target = np.array([split_name(name, targets)[1] for name in names], np.int64)[index]
+    extras = dict(extra_stamps or {})
+    keys = np.stack([lane_base, *extras.values(), stamps], axis=1)
+    found, row = np.unique(keys, axis=0, return_inverse=True)
+    row = row.ravel()
+    out: dict[str, npt.NDArray[Any]] = {}
+    for i, target in enumerate(targets):
+        mine = lane_target == i
+        for name, column in {**columns, **({} if values is None else {"": values})}.items():
+            spread = np.full(len(found), np.nan, np.float32)
+            spread[row[mine]] = column[mine]
+            out[f"{target}_{name}" if name else target] = spread
+    extra = {name: found[:, 1 + i] for i, name in enumerate(extras)}
+    return long_frame(style, ids=(distinct, found[:, 0]), stamps=found[:, -1], columns=out, extra_stamps=extra or None)
+
+
+def wide_id_frame(
+    style: FrameStyle, *, targets: Sequence[str], ids: Sequence[SeriesId], columns: Mapping[str, npt.NDArray[Any]]
+) -> Any:
+    """Build the frame of :func:`~txl_ts.frames.write.id_frame` with a column per target and value."""
+    bases = base_ids(ids, targets, style)
+    distinct = list(dict.fromkeys(bases))
+    where = {name: i for i, name in enumerate(distinct)}
+    out: dict[str, npt.NDArray[Any]] = {}
+    for i, target in enumerate(targets):
+        mine = [k for k, name in enumerate(ids) if split_name(name, targets)[1] == i]
+        for name, column in columns.items():
+            spread = np.full(len(distinct), np.nan)
+            spread[[where[bases[k]] for k in mine]] = column[mine]
+            out[f"{target}_{name}"] = spread
+    return id_frame(style, ids=distinct, columns=out)
+
+
+def _stacked(panels: list[Panel], targets: tuple[str, ...]) -> Panel:
+    """Put the panels of all targets into one, whose series are sorted by id, then by target."""
+    first = panels[0]
+    order = sorted(
+        ((name, i, at) for i, panel in enumerate(panels) for at, name in enumerate(panel.ids)),
+        key=lambda entry: (entry[0], entry[1]),
+    )
+    ids = tuple(f"{name}/{targets[i]}" for name, i, _ in order)
+    if len(set(ids)) < len(ids):
+        raise ParameterError(
+            f"ids and targets {list(targets)} give the same names, such as {ids[0]!r}. Rename a target."
+        )
+    series, starts, lengths, values, source, hist, futr = [], [], [], [], [], [], []
+    for position, (_, i, at) in enumerate(order):
+        panel = panels[i]
+        for piece in np.flatnonzero(panel.piece_series == at):
+            rows = slice(int(panel.offsets[piece]), int(panel.offsets[piece + 1]))
+            series.append(position)
+            starts.append(panel.piece_first[piece])
+            lengths.append(rows.stop - rows.start)
+            values.append(panel.values[rows])
+            if panel.covariates is not None and panel.source is not None:
+                source.append(panel.source[rows])
+                hist.append(panel.covariates.hist[rows])
+                futr.append(panel.covariates.futr[rows])
+    covariates = None
+    if first.covariates is not None:
+        static = np.full((len(ids), first.covariates.static.shape[1]), np.nan, np.float32)
+        covariates = Covariates(np.concatenate(hist), np.concatenate(futr), static)
+    skipped = [(f"{name}/{targets[i]}", why) for i, panel in enumerate(panels) for name, why in panel.skipped]
+    return replace(
+        first,
+        ids=ids,
+        origins=np.array([panels[i].origins[at] for _, i, at in order], np.int64),
+        piece_series=np.array(series, np.int64),
+        piece_first=np.array(starts, np.int64),
+        offsets=np.concatenate([[0], np.cumsum(np.array(lengths, np.int64))]),
+        values=np.concatenate(values),
+        skipped=tuple(skipped),
+        report=replace(first.report, n_skipped=len(skipped)),
+        source=np.concatenate(source) if source else None,
+        covariates=covariates,
+        targets=targets,
+    )
