@@ -33,7 +33,7 @@ from tests.test_export import (
 )
 from txl_ts.live import LiveSession
 from txl_ts.runtime import StreamSession
-from txl_ts.runtime.files import load_streams, save_streams
+from txl_ts.runtime.files import Saved, load_streams, save_streams
 from txl_ts.runtime.plan import Place
 from txl_ts.state import to_arrays
 
@@ -124,7 +124,8 @@ def by_reference(exported, x, cuts, restarts, state):
 def by_session(session, x, cuts, restarts, state, *, folder):
     """A session of named streams, one per lane; a lane that begins anew is a stream that was reset."""
     contract, names, found = session.contract, range(len(x)), []
-    save_streams(folder / "before.txl", {name: Place(10**6) for name in names}, list(state.values()), contract)
+    saved = Saved({name: Place(10**6) for name in names}, list(state.values()))
+    save_streams(folder / "before.txl", saved, contract, small=())
     session.restore(folder / "before.txl")
     for a, b in cuts:
         for name in restarts.get(a, ()):
@@ -132,7 +133,8 @@ def by_session(session, x, cuts, restarts, state, *, folder):
         out = session.step({name: {"values": {"load": x[name, a:b, 0]}} for name in names})
         found.append(np.stack([out[name].forecasts[:, :, None] for name in names]))
     session.snapshot(folder / "after.txl")
-    return np.concatenate(found, axis=1), dict(zip(state, load_streams(folder / "after.txl", contract)[1], strict=True))
+    after = load_streams(folder / "after.txl", contract, small=(), most_rows=0)
+    return np.concatenate(found, axis=1), dict(zip(state, after.arrays, strict=True))
 
 
 @pytest.fixture

@@ -34,6 +34,7 @@ _LEAST_DEVIATION = 1e-15
 # float32 squares overflow beyond 1e19; an input this far from the lane's first value is a fault of the sensor.
 LARGEST = 1e15
 _CHUNK = 128
+Decays = tuple[Tensor, Tensor, Tensor]
 _AGE_CAP = 1e6
 
 
@@ -269,7 +270,9 @@ class Moments:
 
 def _moved(before: Moments, x: Tensor, here: Tensor, *, rate: float, in_graph: bool) -> Moments:
     """Give the debiased moments at rows (B, T, C), from those before them; ``here`` is 1 where a value is, else 0."""
-    if in_graph or x.shape[1] == 1:
+    if x.shape[1] == 1:
+        return _chunk_moments(before, x, here, rate=rate, decays=None)
+    if in_graph:
         return _chunk_moments(before, x, here, rate=rate, decays=_decays(x.shape[1], rate, x.dtype, x.device))
     chunks = []
     with torch.autocast(x.device.type, enabled=False):  # bfloat16 decays would lose all but three digits
@@ -280,12 +283,15 @@ def _moved(before: Moments, x: Tensor, here: Tensor, *, rate: float, in_graph: b
     return Moments(*(torch.cat(parts, dim=1) for parts in zip(*(chunk.parts() for chunk in chunks), strict=True)))
 
 
-def _chunk_moments(
-    before: Moments, x: Tensor, here: Tensor, *, rate: float, decays: tuple[Tensor | None, Tensor | float]
-) -> Moments:
-    decay, carry = decays
-    used = rate * here
-    weight = _decayed_sum(used, decay) + carry * before.weight
+def _chunk_moments(before: Moments, x: Tensor, here: Tensor, *, rate: float, decays: Decays | None) -> Moments:
+    """Move the moments over the rows of a chunk; of one row, without ``decays``."""
+    used, decay = rate * here, None if decays is None else decays[0]
+    gone = rate if decays is None else decays[2]
+    # Not (1 − rate) · w + rate: rounding would add up over a half-life, row by row (1e-5 where it is 400 rows).
+    weight = before.weight + (_decayed_sum(used, decay) - gone * before.weight)
+    if decays is not None:  # of a long run of missing rows, what is left is too small to be a difference
+        left = _decayed_sum(used, decay) + decays[1] * before.weight
+        weight = torch.where(decays[1] > 0.5, weight, left)
     safe = torch.where(weight > 0, weight, torch.ones_like(weight))
     # Sums are taken about the moments before the chunk: a lane may wander far from its first value, and a run of
     # missing rows must leave mean and variance as they are, to the bit.
@@ -313,23 +319,17 @@ def _spike_bounds(earlier: Moments, *, clip_weight: float) -> tuple[Tensor, Tens
     return level - width, level + width
 
 
-def _decays(n_rows: int, rate: float, dtype: torch.dtype, device: torch.device) -> tuple[Tensor | None, Tensor | float]:
-    """Matrix (T, T) that runs ``s ← (1 − rate) · s + value`` over rows, and decay (T, 1) of what was before.
-
-    One row needs no matrix: None, and a number.
-    """
-    if n_rows == 1:
-        return None, 1 - rate
+def _decays(n_rows: int, rate: float, dtype: torch.dtype, device: torch.device) -> Decays:
+    """Matrix (T, T) that runs ``s ← (1 − rate) · s + value`` over rows; what is left of before, (T, 1); what is not."""
     step = torch.arange(n_rows, dtype=torch.float64, device=device)
     lag = step[:, None] - step
     decay = torch.where(lag >= 0, (1 - rate) ** lag.clamp(min=0), 0.0)
-    return decay.to(dtype), ((1 - rate) ** (step + 1))[:, None].to(dtype)
+    left = ((1 - rate) ** (step + 1))[:, None]
+    return decay.to(dtype), left.to(dtype), (1 - left).to(dtype)
 
 
 @lru_cache(maxsize=64)
-def _cached_decays(
-    n_rows: int, rate: float, dtype: torch.dtype, device: torch.device
-) -> tuple[Tensor | None, Tensor | float]:
+def _cached_decays(n_rows: int, rate: float, dtype: torch.dtype, device: torch.device) -> Decays:
     with torch.inference_mode(False):  # what is cached must serve training too
         return _decays(n_rows, rate, dtype, device)
 
