@@ -100,7 +100,7 @@ class _View:
     """
 
     def __init__(self, memory: Fifo, count: Tensor, *, n_rows: int) -> None:
-        self.memory, self.n_lanes, self.n_rows = memory, len(count), n_rows
+        self.memory, self.n_lanes, self.n_rows = memory, count.shape[0], n_rows
         valid, phase = count[:, :1], count[:, 1:]
         slot, row = (torch.arange(n, dtype=count.dtype, device=count.device) for n in (memory.n_slots, n_rows))
         age = torch.remainder(phase - 1 - slot, memory.n_slots) + 1  # (B, N): rows before the call's first
