@@ -10,7 +10,7 @@ from txl_ts.errors import FileFormatError
 def run_export(
     model: Path, out: Path | None, *, precision: str = "float32", profile: str = "opset18", max_error: float = 0.05
 ) -> None:
-    """Write graph, contract and fitted memories of a saved forecaster, side by side.
+    """Write graphs, contract and fitted memories of a saved forecaster, side by side.
 
     Parameters
     ----------
@@ -22,6 +22,7 @@ def run_export(
         As in ``TXLForecaster.export_onnx``.
     """
     from txl_ts.estimators.forecaster import TXLForecaster
+    from txl_ts.export import STEP_SUFFIX
 
     graph = model.with_suffix(".onnx") if out is None else out
     state = graph.with_name(f"{graph.stem}-state.txl")
@@ -29,9 +30,8 @@ def run_export(
     contract = forecaster.export_onnx(graph, precision=precision, profile=profile, max_error=max_error)
     forecaster.export_state(state)
     print("\n".join(contract_lines(contract)))
-    print(
-        f"\nWritten: {graph} ({graph.stat().st_size / 1024:,.0f} KiB), {graph.with_suffix('.contract.json')}, {state}"
-    )
+    beside = f"{graph.with_suffix(STEP_SUFFIX)}, {graph.with_suffix('.contract.json')}, {state}"
+    print(f"\nWritten: {graph} ({graph.stat().st_size / 1024:,.0f} KiB), {beside}")
 
 
 def run_export_triton(model: Path, repository: Path) -> None:

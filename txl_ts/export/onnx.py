@@ -1,7 +1,7 @@
 """Write the graph: export, contract, lint. By default the file runs wherever ONNX Runtime 1.16 or newer does.
 
 There are two graphs: ``<name>.onnx`` takes any number of lanes and rows, ``<name>.step.onnx`` one row of one lane in
-half the time, with the same states. The contract is one JSON document, inside each file
+two thirds of the time, with the same states. The contract is one JSON document, inside each file
 (``metadata_props["txl_ts.contract"]``) and beside them (``<name>.contract.json``), since browsers cannot read metadata.
 """
 
@@ -26,6 +26,8 @@ from txl_ts.errors import ExportError, FileFormatError, MissingExtraError, Param
 from txl_ts.export.graph import StreamGraph
 from txl_ts.export.precision import LARGEST_ERROR, lowered, needed_onnxruntime, version_of
 from txl_ts.model import TXLModel, is_memory
+from txl_ts.runtime.contract import CONTRACT_KEY
+from txl_ts.runtime.opening import STEP_SUFFIX
 from txl_ts.state import to_arrays
 from txl_ts.store.atomic import replacing
 
@@ -41,8 +43,6 @@ class Profile(NamedTuple):
 
 
 PROFILES = {"opset18": Profile(18, 8, "1.16"), "opset23": Profile(23, 11, "1.23")}
-CONTRACT_KEY = "txl_ts.contract"
-STEP_SUFFIX = ".step.onnx"
 # A call's rows are one triangular matrix product in the graph; more rows are split by the session.
 LONGEST_SEGMENT = 512
 # Largest error over largest size between torch and the graph.
