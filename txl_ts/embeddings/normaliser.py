@@ -288,10 +288,10 @@ def _chunk_moments(before: Moments, x: Tensor, here: Tensor, *, rate: float, dec
     used, decay = rate * here, None if decays is None else decays[0]
     gone = rate if decays is None else decays[2]
     # Not (1 − rate) · w + rate: rounding would add up over a half-life, row by row (1e-5 where it is 400 rows).
-    weight = before.weight + (_decayed_sum(used, decay) - gone * before.weight)
+    gained = _decayed_sum(used, decay)
+    weight = before.weight + (gained - gone * before.weight)
     if decays is not None:  # of a long run of missing rows, what is left is too small to be a difference
-        left = _decayed_sum(used, decay) + decays[1] * before.weight
-        weight = torch.where(decays[1] > 0.5, weight, left)
+        weight = torch.where(decays[1] > 0.5, weight, gained + decays[1] * before.weight)
     safe = torch.where(weight > 0, weight, torch.ones_like(weight))
     # Sums are taken about the moments before the chunk: a lane may wander far from its first value, and a run of
     # missing rows must leave mean and variance as they are, to the bit.
