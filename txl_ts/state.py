@@ -80,9 +80,21 @@ def reset(state: Mapping[str, NDArray[Any]], lanes: NDArray[Any]) -> State:
     return out
 
 
+def graph_names(names: Iterable[str], *, prefix: str = "past") -> list[str]:
+    """Give the graph's names of state tensors, ``past.00.keys_0`` and so on: they sort alike for inputs and outputs."""
+    return [f"{prefix}.{i:02d}.{name}" for i, name in enumerate(names)]
+
+
 def to_arrays(state: Mapping[str, NDArray[Any]], *, prefix: str = "past") -> State:
-    """Rename to the graph's names, ``past.00.keys_0`` and so on, which sort alike for inputs and outputs."""
-    return {f"{prefix}.{i:02d}.{name}": array for i, (name, array) in enumerate(state.items())}
+    """Rename to :func:`graph_names`."""
+    return dict(zip(graph_names(state, prefix=prefix), state.values(), strict=True))
+
+
+def array_table(specs: Iterable[TensorSpec], *, n_lanes: int) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Give shape and dtype of each array that :func:`to_arrays` writes, by its name and in the order of ``specs``."""
+    specs = tuple(specs)
+    names = graph_names(spec.name for spec in specs)
+    return {name: ((n_lanes, *spec.shape), spec.dtype) for name, spec in zip(names, specs, strict=True)}
 
 
 def from_arrays(arrays: Mapping[str, NDArray[Any]], specs: Iterable[TensorSpec], *, prefix: str = "past") -> State:
@@ -94,7 +106,7 @@ def from_arrays(arrays: Mapping[str, NDArray[Any]], specs: Iterable[TensorSpec],
         If a name is missing or unknown, or a shape or dtype is not that of ``specs``.
     """
     specs = tuple(specs)
-    names = {f"{prefix}.{i:02d}.{spec.name}": spec for i, spec in enumerate(specs)}
+    names = dict(zip(graph_names((spec.name for spec in specs), prefix=prefix), specs, strict=True))
     if set(names) != set(arrays):
         raise StateError(
             f"the state needs the arrays {list(names)}, got {sorted(arrays)}. "

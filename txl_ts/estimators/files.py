@@ -23,7 +23,7 @@ from txl_ts.export.triton import export_triton
 from txl_ts.frames import FrameStyle, Panel, Roles, parse_freq
 from txl_ts.live import LiveSession
 from txl_ts.model import TXLModel
-from txl_ts.state import to_arrays
+from txl_ts.state import array_table, graph_names, to_arrays
 from txl_ts.store import Bundle, Expected, load, save
 from txl_ts.training import History, LinearFit
 
@@ -92,12 +92,14 @@ def load_forecaster(path: str | PathLike[str], cls: type[_F]) -> _F:
         )
         arrays = bundle.tensors["state"]
         ids = _checked_ids(positions)
+        specs = model.state_specs()
+        names = graph_names(spec.name for spec in specs)
         out._model = model.eval()
         out._fleet = Fleet(
             ids=ids,
             origins=np.array(positions["origins"], np.int64),
             last=np.array(positions["last"], np.int64),
-            state={spec.name: arrays[f"past.{i:02d}.{spec.name}"] for i, spec in enumerate(model.state_specs())},
+            state={spec.name: arrays[name] for spec, name in zip(specs, names, strict=True)},
             forecast=arrays["forecast"],
             static=arrays.get("static", np.zeros((len(ids), 0), np.float32)),
         )
@@ -237,9 +239,7 @@ def _expected(config: dict[str, Any], positions: dict[str, Any]) -> Expected:
         part, dtype = ("scalers", "float64") if name.startswith(_SCALERS) else ("weights", "float32")
         table[part][name] = (tuple(tensor.shape), dtype)
     n_lanes, sizes = len(positions["ids"]), model.config
-    state: dict[str, tuple[tuple[int, ...], str]] = {
-        f"past.{i:02d}.{spec.name}": ((n_lanes, *spec.shape), spec.dtype) for i, spec in enumerate(model.state_specs())
-    }
+    state = array_table(model.state_specs(), n_lanes=n_lanes)
     state["forecast"] = ((n_lanes, sizes.h, len(sizes.quantiles)), "float32")
     state["linear_spread"] = ((sizes.h,), "float32")
     if "calibration" in config:

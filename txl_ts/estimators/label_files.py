@@ -14,7 +14,7 @@ from txl_ts import __version__
 from txl_ts.errors import FileFormatError, ParameterError
 from txl_ts.estimators import files
 from txl_ts.label_model import LabelConfig, LabelModel
-from txl_ts.state import to_arrays
+from txl_ts.state import array_table, graph_names, to_arrays
 from txl_ts.store import Bundle, Expected, load, save
 
 if TYPE_CHECKING:
@@ -74,7 +74,8 @@ def load_tabular(path: str | PathLike[str], cls: type[_E]) -> _E:
         out._names = _checked_names(names)
         state = bundle.tensors.get("state", {})
         specs = model.state_specs() if out._names is not None else ()
-        out._kept = {spec.name: state[f"past.{i:02d}.{spec.name}"] for i, spec in enumerate(specs)}
+        names_kept = graph_names(spec.name for spec in specs)
+        out._kept = {spec.name: state[name] for spec, name in zip(specs, names_kept, strict=True)}
         out.history_ = files._history(_with_nan(config["history"]))
         out.fit_seconds_ = config["fit_seconds"]
         out._learn_from(config["learned"])
@@ -96,9 +97,7 @@ def _expected(config: dict[str, Any], positions: dict[str, Any], cls: type[Any])
         part, dtype = ("scalers", "float64") if name.startswith(_SCALERS) else ("weights", "float32")
         table[part][name] = (tuple(tensor.shape), dtype)
     if positions["names"] is not None:
-        n = len(positions["names"])
-        for i, spec in enumerate(model.state_specs()):
-            table["state"][f"past.{i:02d}.{spec.name}"] = ((n, *spec.shape), spec.dtype)
+        table["state"] = array_table(model.state_specs(), n_lanes=len(positions["names"]))
     return table
 
 

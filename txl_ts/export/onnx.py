@@ -28,7 +28,7 @@ from txl_ts.export.precision import LARGEST_ERROR, lowered, needed_onnxruntime, 
 from txl_ts.model import TXLModel, is_memory
 from txl_ts.runtime.contract import CONTRACT_KEY
 from txl_ts.runtime.opening import STEP_SUFFIX
-from txl_ts.state import to_arrays
+from txl_ts.state import graph_names, to_arrays
 from txl_ts.store.atomic import replacing
 
 SCHEMA = "1.0.0"
@@ -170,7 +170,7 @@ def _examples(model: TXLModel, *, fixed: bool) -> tuple[Tensor, ...]:
 
 
 def _exported(graph: StreamGraph, examples: tuple[Tensor, ...], profile: Profile) -> Any:
-    past = [f"past.{i:02d}.{name}" for i, name in enumerate(graph.names)]
+    past = graph_names(graph.names)
     lanes, lanes_and_rows = {0: "batch"}, {0: "batch", 1: "time"}
     return traced(
         graph,
@@ -180,7 +180,7 @@ def _exported(graph: StreamGraph, examples: tuple[Tensor, ...], profile: Profile
         if graph.fixed
         else {"x": lanes_and_rows, "start": lanes, "past": tuple(lanes for _ in past)},
         input_names=["x", "start", *past],
-        output_names=["y", *(name.replace("past", "present", 1) for name in past)],
+        output_names=["y", *graph_names(graph.names, prefix="present")],
     )
 
 
@@ -225,6 +225,8 @@ def contract_of(model: TXLModel, *, about: Mapping[str, Any], profile: str = "op
     """Write down what a graph of this model promises; ``about`` as in :func:`export_onnx`."""
     config = model.config
     shape = ["batch", "time", config.h, config.n_channels, len(config.quantiles)]
+    specs = model.state_specs()
+    past, present = (graph_names((spec.name for spec in specs), prefix=prefix) for prefix in ("past", "present"))
     return {
         "schema": SCHEMA,
         "model_type": about["model_type"],
@@ -241,16 +243,10 @@ def contract_of(model: TXLModel, *, about: Mapping[str, Any], profile: str = "op
         ],
         "outputs": [{"name": "y", "dtype": "float32", "dims": shape}],
         "states": [
-            {
-                "in": f"past.{i:02d}.{spec.name}",
-                "out": f"present.{i:02d}.{spec.name}",
-                "dtype": spec.dtype,
-                "dims": list(spec.shape),
-                "init": "zeros",
-            }
-            for i, spec in enumerate(model.state_specs())
+            {"in": before, "out": after, "dtype": spec.dtype, "dims": list(spec.shape), "init": "zeros"}
+            for before, after, spec in zip(past, present, specs, strict=True)
         ],
-        "in_place": [f"past.{i:02d}.{s.name}" for i, s in enumerate(model.state_specs()) if is_memory(s.name)],
+        "in_place": [name for name, spec in zip(past, specs, strict=True) if is_memory(spec.name)],
         "state_nbytes": model.state_nbytes(),
         "freq": about["freq"],
         "time": dict(about["time"]),
