@@ -21,17 +21,8 @@ _COVERAGE = "ETTh1,ETTh2,M4 Hourly,Victoria electricity"
 def bench_program() -> typer.Typer:
     """Make the sub-commands of ``txl-ts bench``, one per bench."""
     program = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Rebuild a table of benchmarks/results.")
-    program.command("clients")(clients)
-    program.command("covariates")(covariates)
-    program.command("ett")(ett)
-    program.command("m4")(m4)
-    program.command("precision")(precision)
-    program.command("speed")(speed)
-    program.command("step")(step)
-    program.command("alarms")(alarms)
-    program.command("coverage")(coverage)
-    program.command("fleet")(fleet)
-    program.command("tabular")(tabular)
+    for bench in (alarms, clients, coverage, covariates, ett, fleet, m4, precision, speed, step, tabular):
+        program.command(bench.__name__)(bench)
     return program
 
 
