@@ -322,6 +322,8 @@ def _such_as(series: Column) -> str:
 
 
 def _reads_as_number(value: object) -> bool:
+    if isinstance(value, np.complexfloating):  # float() takes its real part, with a warning
+        return False
     try:
         float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
