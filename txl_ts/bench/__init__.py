@@ -20,6 +20,7 @@ BENCHES = (
     "fleet",
     "m4",
     "precision",
+    "ragged",
     "speed",
     "step",
     "tabular",

@@ -21,7 +21,7 @@ _COVERAGE = "ETTh1,ETTh2,M4 Hourly,Victoria electricity"
 def bench_program() -> typer.Typer:
     """Make the sub-commands of ``txl-ts bench``, one per bench."""
     program = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Rebuild a table of benchmarks/results.")
-    for bench in (alarms, clients, coverage, covariates, ett, fleet, m4, precision, speed, step, tabular):
+    for bench in (alarms, clients, coverage, covariates, ett, fleet, m4, precision, ragged, speed, step, tabular):
         program.command(bench.__name__)(bench)
     return program
 
@@ -93,6 +93,17 @@ def precision(
 ) -> None:
     """What fewer bits cost in an exported graph."""
     _run("precision", data, out, seeds=seeds, baselines_only=False, said={"seeds": (seeds, "0")})
+
+
+def ragged(
+    out: Out = RESULTS,
+    seeds: Annotated[str, typer.Option(help="The first draws the rows.", metavar="N")] = "0",
+    peer: Annotated[
+        Path | None, typer.Option(help="Python of an environment that has neuralforecast.", metavar="PYTHON")
+    ] = None,
+) -> None:
+    """Ten thousand ragged series: seconds and bytes from frame to forecast."""
+    _run("ragged", None, out, seeds=seeds, baselines_only=False, said={"seeds": (seeds, "0")}, peer=peer)
 
 
 def speed(
