@@ -38,7 +38,8 @@ class step:
     def __enter__(self): self.before, self.begin, self.cpu = peak(), time.perf_counter(), time.process_time()
     def __exit__(self, *_):
         times = {{"seconds_s": time.perf_counter() - self.begin, "cpu_s": time.process_time() - self.cpu}}
-        steps.append({{"what": self.what, **times, "added_MiB": round(peak() - self.before), "peak_MiB": round(peak())}})
+        grown = {{"added_MiB": round(peak() - self.before), "peak_MiB": round(peak())}}
+        steps.append({{"what": self.what, **times, **grown}})
 """
 _OURS = (
     _FRAME
@@ -57,7 +58,8 @@ with step("txl-ts: forecasts of all series"):
     out = model.predict()
 print(json.dumps({{
     "steps": steps, "n_rows": len(df), "skipped": [[str(i), why] for i, why in model.skipped_],
-    "n_forecast": int(out["unique_id"].nunique()), "state_MiB": model.params_["state_nbytes"] * len(model._fleet) / 2**20,
+    "n_forecast": int(out["unique_id"].nunique()),
+    "state_MiB": model.params_["state_nbytes"] * len(model._fleet) / 2**20,
 }}))
 """
 )
@@ -112,8 +114,8 @@ def run(
         "title": f"{n_series:,} ragged series",
         "command": command or "txl-ts bench ragged",
         "protocol": [
-            f"{n_series:,} hourly series of {n_rows // 5} to {2 * n_rows - n_rows // 5} rows, {ours['n_rows']:,} in all, "
-            "as a pandas frame; default forecaster, h 24, one epoch, the last day of each series held out, "
+            f"{n_series:,} hourly series of {n_rows // 5} to {2 * n_rows - n_rows // 5} rows, {ours['n_rows']:,} in "
+            "all, as a pandas frame; default forecaster, h 24, one epoch, the last day of each series held out, "
             "one thread.",
             "Memory added is how much the peak of the process rose in that step; every process makes the frame anew.",
         ],
@@ -121,7 +123,7 @@ def run(
         "rows": rows,
         "notes": [
             f"One series holds an infinite value: {len(ours['skipped'])} skipped, and named: "
-            f"{'; '.join(f'{name}: {why}' for name, why in ours['skipped'])} {ours['n_forecast']:,} were forecast.",
+            f"{'; '.join(f'{name}: {why}' for name, why in ours['skipped'])}. {ours['n_forecast']:,} were forecast.",
             f"Of the memory added by the fit, {ours['state_MiB']:,.0f} MiB are the states of all series.",
         ],
         "environment": report.environment(),
