@@ -33,7 +33,7 @@ def spread(columns: Columns, contract: Contract) -> Columns:
     }
     return Columns(
         names=[(name, target) for name in columns.names for target in contract.targets],  # type: ignore[misc]
-        values=values.reshape(n * n_targets, -1),
+        values=values.reshape(n * n_targets, contract.layout.width),
         stamps=columns.stamps.repeat(n_targets),
         timed=columns.timed.repeat(n_targets),
         odd=odd,
