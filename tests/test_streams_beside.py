@@ -88,7 +88,7 @@ def row_of(row, targets=("y",), columns=ROLES):
 
 
 def calls(coming, n, targets=("y",), h=3):
-    """The next rows of all series as calls, one row at a time, with what is known ahead; and the frame of the latter."""
+    """The next rows of all series as calls of one row each, with what is known ahead; and the frame of the latter."""
     for k in range(n):
         now = coming.groupby("unique_id").nth(k)
         ahead = pd.concat([rows.iloc[k + 1 : k + 1 + h] for _, rows in coming.groupby("unique_id")])
@@ -384,7 +384,7 @@ def test_arrays_that_hold_no_codes_are_refused(covered):
     session = covered.live()
     values, static = np.array([[1.0, 90.0, 1.0, 12.0, 1.0]]), np.array([[1.0, 1.0]])
     with pytest.raises(ColumnError, match=r"column 'free' holds 3.0, expected codes of its 2 categories: 1 for 'no'"):
-        session.step_many(["a"], values + [[0, 0, 0, 0, 2.0]], [0], static=static)
+        session.step_many(["a"], values + np.array([0, 0, 0, 0, 2.0]), [0], static=static)
     with pytest.raises(ShapeError, match=r"futr has shape \(1, 2\) and dtype float64, expected numbers of shape"):
         session.step_many(["a"], values, [0], futr=np.zeros((1, 2)), static=static)
     with pytest.raises(ShapeError, match=r"values has shape \(1, 1\), expected \(1, 5\): one row of the channels and"):
@@ -514,7 +514,7 @@ def test_the_file_gives_the_numbers_of_the_twin(both, exported, coming, n_stream
         "time": rows.ds.dt.tz_convert("UTC").to_list(),
         "values": {name: rows[name].tolist() for name in (*targets, *ROLES)},
     }
-    left, right = (one.step({name: many for name in names[:3]}) for one in (session, twin))
+    left, right = (one.step(dict.fromkeys(names[:3], many)) for one in (session, twin))
     assert distance(left["s0"].forecasts, right["s0"].forecasts) <= CLOSE
 
 
@@ -550,3 +550,54 @@ def test_lanes_of_the_file_do_not_know_each_other(exported):
             np.testing.assert_array_equal(np.delete(a, 1, axis=0), np.delete(b, 1, axis=0))
     for array in run(np.full_like(rows, np.inf))[1:]:
         assert np.isfinite(array).all()
+
+
+# ----------------------------------------------------------------------------------------------------------- real rows
+
+
+@pytest.fixture(scope="module")
+def victoria(shared_data):
+    """Half-hourly load of Victoria with temperature and holidays: eight weeks up to and over a clock change."""
+    path = shared_data / "vic_electricity" / "vic_electricity.csv"
+    if not path.is_file():
+        pytest.skip(f"there is no {path}")
+    raw = pd.read_csv(path)
+    time = pd.to_datetime(raw["Time"]).dt.tz_convert(ZONE)
+    df = pd.DataFrame({"ds": time, "y": raw["Demand"], "temp": raw["Temperature"], "free": raw["Holiday"].astype(bool)})
+    end = int(np.flatnonzero(df.ds >= pd.Timestamp("2012-10-07 12:00", tz=ZONE))[0])
+    return df.iloc[end - 8 * 7 * 48 : end].assign(unique_id="vic").reset_index(drop=True)
+
+
+def test_victorias_load_is_stepped_with_tomorrows_temperature(victoria, tmp_path):
+    """Fit, export, restore what was fitted, and step the day on which the clock goes forward; beside the estimator."""
+    for name in ("onnx", "onnxruntime", "onnxscript"):
+        pytest.importorskip(name, reason=f"{name} is not installed")
+    sizes = {"h": 4, "freq": "30min", "patch_len": 12, "mem_len": 6, "lookback": 48, "d_model": 8, "n_layers": 1}
+    model = TXLForecaster(
+        **sizes, n_heads=2, quantiles=tuple(LEVELS), max_epochs=1, segment_len=8, calendar=["hour", "weekday"]
+    )
+    n = 30
+    past, coming = victoria.iloc[: -n - 4], victoria.iloc[-n - 4 :]
+    model.fit(past, futr_cols=KNOWN, cat_cols=["free"], val_size=96)
+    model.export_onnx(tmp_path / "vic.onnx")
+    model.export_state(tmp_path / "vic.txl")
+    session = StreamSession(tmp_path / "vic.onnx")
+    session.restore(tmp_path / "vic.txl")
+    for k in range(n):
+        row, ahead = coming.iloc[k], coming.iloc[k + 1 : k + 5]
+        given = {"time": row.ds.to_pydatetime(), "values": {"y": row.y, "temp": row.temp, "free": row.free}}
+        futr = {name: ahead[name].tolist() for name in KNOWN}
+        found = session.step({"vic": given | {"futr": futr}})["vic"]
+        model.update(coming.iloc[[k]])
+        wanted = model.predict(futr_df=ahead[["unique_id", "ds", *KNOWN]], quantiles=LEVELS)
+        assert distance(found.quantiles, wanted[[f"TXL_ql{level}" for level in LEVELS]]) <= CLOSE
+        assert list(found.times[1:]) == list(wanted.ds.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy())
+    assert found.status == "ok"
+    hotter = {name: [one + 15 if name == "temp" else one for one in column] for name, column in futr.items()}
+    fork = StreamSession(tmp_path / "vic.onnx")
+    fork.restore(tmp_path / "vic.txl")
+    for k in range(n):
+        row = coming.iloc[k]
+        given = {"time": row.ds.to_pydatetime(), "values": {"y": row.y, "temp": row.temp, "free": row.free}}
+        told = fork.step({"vic": given | {"futr": hotter if k == n - 1 else {}}})["vic"].quantiles
+    assert distance(told, found.quantiles) > 1e-4  # what is known ahead counts
