@@ -339,7 +339,6 @@ BAD_ROWS = {
         ParameterError,
         r"unknown keys \['ahead'\], expected 'time' and 'values' and 'futr' and 'static'",
     ),
-    "no time": ({"values": GOOD, "time": None}, StampError, "no time was given, and the model reads the calendar"),
 }
 
 
@@ -352,6 +351,19 @@ def test_what_cannot_be_read_is_refused_by_name_and_changes_nothing(covered, row
     with pytest.raises(error, match=told):
         session.step({"new": good, "a": bad})
     assert session.streams == ("a",)
+
+
+def test_the_calendar_needs_a_time_and_counts_on_from_it(covered):
+    told, silent = covered.live(), covered.live()
+    row = {"values": GOOD, "static": STATIC}
+    for rows in (row, {"values": {name: [one, one] for name, one in GOOD.items()}, "static": STATIC}):
+        with pytest.raises(StampError, match="stream 'a': no time was given, and the model reads the calendar"):
+            told.step({"a": rows})
+    for session in (told, silent):
+        session.step({"a": row | {"time": 0}})
+    left = told.step({"a": {"values": GOOD | {"y": 2.0}, "time": 3600 * 10**9}})["a"]
+    right = silent.step({"a": {"values": GOOD | {"y": 2.0}}})["a"]
+    np.testing.assert_array_equal(left.quantiles, right.quantiles)
 
 
 def test_a_stream_that_begins_without_what_is_static_is_refused(covered):

@@ -58,9 +58,12 @@ class StreamGraph(nn.Module):
         front, norm, rows = model.front(x, state["norm"], state["rows"], None)
         tokens, known, moved = front.tokens, None, {}
         if model.beside is not None and beside is not None:
-            added, moved = model.beside(beside, model.beside.futr(beside.futr), state, None)
+            own = beside.futr
+            if beside.ahead is not None:  # one pass over a row and those ahead of it: half the operations
+                features = model.beside.futr(torch.cat([beside.futr[:, :, None], beside.ahead], dim=2))
+                own, known = features[:, :, 0], features[:, :, 1:]
+            added, moved = model.beside(beside, own, state, None)
             tokens = tokens + added
-            known = None if beside.ahead is None else model.beside.futr(beside.ahead)
         view = (_FixedView if self.fixed else _View)(model.memory, state["count"], n_rows=n_rows)
         h = tokens.reshape(n_lanes * n_rows, -1)
         rings = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, Mapping
 from numbers import Real
 from typing import Any
@@ -26,8 +27,6 @@ def read_column(given: Any, column: Column, *, stream: object) -> FloatArray:
         return read_numbers(given, stream=stream, what=f"column {column.name!r}")
     if isinstance(given, str) or not isinstance(given, Iterable):
         return np.array([_code(given, column, stream=stream)], np.float32)
-    if getattr(given, "ndim", 1) > 1:
-        raise ShapeError(f"stream {stream!r}: column {column.name!r} has shape {np.shape(given)}, give one per row.")
     words = given.tolist() if isinstance(given, np.ndarray) else given
     return np.array([_code(word, column, stream=stream) for word in words], np.float32)
 
@@ -40,8 +39,12 @@ def _code(word: Any, column: Column, *, stream: object) -> float:
         return np.nan
     if isinstance(word, str):
         return column.codes.get(str(word), 0)
-    if isinstance(word, bool | np.bool_) or (isinstance(word, Real) and (np.isinf(word) or float(word).is_integer())):
-        return np.nan if np.isinf(word) else column.codes.get(int(word), 0)
+    if isinstance(word, Real | np.bool_):
+        number = float(word)
+        if math.isinf(number):
+            return np.nan
+        if number.is_integer():
+            return column.codes.get(int(number) if isinstance(word, np.bool_ | float) else int(word), 0)  # type: ignore[call-overload]
     raise ColumnError(
         f"stream {stream!r}: column {column.name!r} holds {word!r:.60} of type {type(word).__name__}, expected one of "
         f"its categories, such as {list((column.categories or ())[:3])}; None where it is missing. {UNUSED}"

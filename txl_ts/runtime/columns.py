@@ -38,7 +38,7 @@ class Columns:
         What is static of the streams that it was given for, by their place; those of ``odd`` have it in their rows.
     """
 
-    names: list[LaneName]
+    names: Sequence[LaneName]
     values: NDArray[np.float32]
     stamps: NDArray[np.int64]
     timed: NDArray[np.bool_]

@@ -275,10 +275,11 @@ def _layout(inputs: Mapping[str, _Node], *, n_channels: int, h: int, taken: tupl
                 )
             else:
                 columns.append(Column(node.text("name"), _categories(node) if kind == "category" else None))
-    layout = Layout(n_channels, h, *(tuple(columns) for columns in found.values()), tuple(calendar))
+    hist, futr, static = (tuple(columns) for columns in found.values())
+    layout = Layout(n_channels, h, hist, futr, static, tuple(calendar))
     names = [*taken, *(column.name for columns in found.values() for column in columns)]
     for name in BESIDE:
-        wanted = list(layout.parts[name][1]) if name in layout.parts else None
+        wanted: list[str | int] | None = list(layout.parts[name][1]) if name in layout.parts else None
         dims = inputs[name].get("dims", list) if name in inputs else None
         if wanted is not None and name != "static":
             wanted = ["time", *wanted[1:]]

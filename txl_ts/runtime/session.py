@@ -149,13 +149,14 @@ class StreamSession(Swapping):
         lasts: list[Any] = answer.last.tolist()
         if not answer.timed.all():
             lasts = [last if timed else None for last, timed in zip(lasts, answer.timed.tolist(), strict=True)]
+        names = [stream_of(name) for name in columns.names]
         out = {
             # A copy: a result that is kept must not keep those of all other streams alive.
             name: StepResult(one.copy(), STATUSES[code], last, contract)
-            for name, one, code, last in zip(columns.names, y[:, None], codes.tolist(), lasts, strict=True)
+            for name, one, code, last in zip(names, y[:, None], codes.tolist(), lasts, strict=True)
         }
         for i, forecasts in answer.several.items():
-            out[columns.names[i]].forecasts = forecasts[:, :, 0] if len(contract.channels) == 1 else forecasts
+            out[names[i]].forecasts = forecasts[:, :, 0] if len(contract.channels) == 1 else forecasts
         return out
 
     def step_many(
@@ -191,7 +192,7 @@ class StreamSession(Swapping):
             lambda c: read_columns(names, values, times, contract=c, futr=futr, static=static), wants_all=False
         )
         y = answer.y[:, :, 0] if len(contract.channels) == 1 else answer.y
-        return StepColumns(columns.names, y, codes, answer.last, answer.timed, contract)
+        return StepColumns([stream_of(name) for name in columns.names], y, codes, answer.last, answer.timed, contract)
 
     def warm(self, history: Any, *, id_col: str = "unique_id", time_col: str = "ds") -> int:
         """Fill memories from history: the rows are walked as ``step`` walks them, many at once, without results.

@@ -44,7 +44,7 @@ def spread(columns: Columns, contract: Contract) -> Columns:
 def spread_history(by_name: Mapping[StreamName, Rows], contract: Contract) -> dict[LaneName, Rows]:
     """Give the history of each lane."""
     if not contract.targets:
-        return dict(by_name)
+        return {name: rows for name, rows in by_name.items()}  # noqa: C416 - a dict of another type
     return {
         lane: one
         for name, rows in by_name.items()
@@ -68,7 +68,7 @@ def gathered(answer: Answer, contract: Contract) -> Answer:
     y = answer.y[:, :, 0]  # (streams · targets, h, Q)
     return Answer(
         y=np.moveaxis(y.reshape(-1, n, *y.shape[1:]), 1, 2),
-        is_missing=answer.is_missing.reshape(-1, n).any(axis=1),
+        is_missing=np.asarray(answer.is_missing.reshape(-1, n).any(axis=1)),
         n_rows=answer.n_rows.reshape(-1, n).min(axis=1),
         last=answer.last[::n],
         timed=answer.timed[::n],
