@@ -35,16 +35,18 @@ def _code(word: Any, column: Column, *, stream: object) -> float:
     """Read one category as frames do: truth values and whole numbers count as integers."""
     if type(word) is str:
         return column.codes.get(word, 0)
-    if word is None or word != word or type(word).__name__ == "NAType":
+    if word is None or type(word).__name__ == "NAType" or word != word:  # pandas' NA has no truth value
         return np.nan
     if isinstance(word, str):
         return column.codes.get(str(word), 0)
+    if isinstance(word, int | np.integer):
+        return column.codes.get(int(word), 0)
     if isinstance(word, Real | np.bool_):
         number = float(word)
         if math.isinf(number):
             return np.nan
         if number.is_integer():
-            return column.codes.get(int(number) if isinstance(word, np.bool_ | float) else int(word), 0)  # type: ignore[call-overload]
+            return column.codes.get(int(number), 0)
     raise ColumnError(
         f"stream {stream!r}: column {column.name!r} holds {word!r:.60} of type {type(word).__name__}, expected one of "
         f"its categories, such as {list((column.categories or ())[:3])}; None where it is missing. {UNUSED}"

@@ -149,7 +149,7 @@ class StreamSession(Swapping):
         lasts: list[Any] = answer.last.tolist()
         if not answer.timed.all():
             lasts = [last if timed else None for last, timed in zip(lasts, answer.timed.tolist(), strict=True)]
-        names = [stream_of(name) for name in columns.names]
+        names: Any = columns.names
         out = {
             # A copy: a result that is kept must not keep those of all other streams alive.
             name: StepResult(one.copy(), STATUSES[code], last, contract)
@@ -192,7 +192,8 @@ class StreamSession(Swapping):
             lambda c: read_columns(names, values, times, contract=c, futr=futr, static=static), wants_all=False
         )
         y = answer.y[:, :, 0] if len(contract.channels) == 1 else answer.y
-        return StepColumns([stream_of(name) for name in columns.names], y, codes, answer.last, answer.timed, contract)
+        named: Any = columns.names
+        return StepColumns(named, y, codes, answer.last, answer.timed, contract)
 
     def warm(self, history: Any, *, id_col: str = "unique_id", time_col: str = "ds") -> int:
         """Fill memories from history: the rows are walked as ``step`` walks them, many at once, without results.
@@ -291,8 +292,8 @@ class StreamSession(Swapping):
         contract = self.contract
         by_lane = list(zip(*(lanes_of(name, contract) for name in names), strict=True))
         with self._turns.of([lane for lanes in by_lane for lane in lanes]):
-            known = set(self._fleet.names)
-            if contract.targets:  # a stream may lack a lane: series of an estimator may lack a target
+            if contract.targets:
+                known = set(self._fleet.names)  # a stream may lack a lane: series of an estimator may lack a target
                 by_lane = [lanes for lanes in by_lane if lanes[0] in known]
                 if not by_lane:
                     raise unknown_stream(names[0], known)
