@@ -18,7 +18,6 @@ from txl_ts import TXLForecaster
 from txl_ts import model as model_module
 from txl_ts.errors import (
     ColumnError,
-    ExportError,
     FileFormatError,
     FrameError,
     ParameterError,
@@ -500,16 +499,6 @@ def test_any_column_gives_a_forecast_or_an_error_of_ours(values, role, is_cat, i
 def test_columns_of_a_future_frame_for_a_model_that_knows_nothing_ahead(fitted, coming):
     with pytest.raises(ParameterError, match="futr_df was given, and no futr_cols"):
         fitted.predict(futr_df=only_futr(coming))
-
-
-@pytest.mark.parametrize("call", ["export_onnx", "export_state", "live"])
-def test_graphs_and_streams_are_refused_with_a_way_out(covered, tmp_path, call):
-    arguments = () if call == "live" else (tmp_path / "m.onnx",)
-    with pytest.raises(
-        ExportError, match=rf"{call} cannot work yet for a model with columns beside the target \(load, "
-    ):
-        getattr(covered, call)(*arguments)
-    assert not list(tmp_path.iterdir())
 
 
 def test_columns_without_a_role_are_told_once(sizes, history):

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from txl_ts import TXLForecaster
-from txl_ts.errors import ColumnError, ExportError, FileFormatError, ParameterError, StateError, UnusedColumnsWarning
+from txl_ts.errors import ColumnError, FileFormatError, ParameterError, StateError, UnusedColumnsWarning
 
 HOUR = pd.Timedelta(hours=1)
 TARGETS = ["load", "flow"]
@@ -205,11 +205,6 @@ def test_columns_without_a_role_are_told_once(small):
     with pytest.warns(UnusedColumnsWarning, match="not used: 'warm'") as told:
         TXLForecaster(**{**small, "max_epochs": 0}).fit(wide(), target_col=TARGETS)
     assert len(told) == 1
-
-
-def test_streams_are_refused_with_a_way_out(side_by_side):
-    with pytest.raises(ExportError, match=r"live cannot work yet for a model of several targets \(load, flow\)"):
-        side_by_side.live()
 
 
 def test_a_file_whose_series_are_not_named_after_its_targets_is_refused(model, tmp_path):

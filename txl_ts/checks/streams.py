@@ -41,6 +41,34 @@ class Promises(Protocol):
         """Missing rows that are walked before a stream begins anew."""
 
 
+class NamedColumn(Protocol):
+    """A column beside the channels; ``categories`` is None where it holds amounts."""
+
+    @property
+    def name(self) -> str:
+        """Under which rows bring it."""
+
+    @property
+    def categories(self) -> tuple[Any, ...] | None:
+        """Its categories."""
+
+
+class Beside(Protocol):
+    """What rows bring beside the channels, where promises have a ``row_layout``."""
+
+    @property
+    def columns(self) -> Sequence[NamedColumn]:
+        """Columns of each row, those known ahead among them."""
+
+    @property
+    def futr(self) -> Sequence[NamedColumn]:
+        """Columns known ahead."""
+
+    @property
+    def static(self) -> Sequence[NamedColumn]:
+        """Columns of a stream as a whole."""
+
+
 class StreamingSession(Protocol):
     """Named streams that each carry their own memory; see :class:`txl_ts.runtime.StreamSession`."""
 
@@ -89,19 +117,40 @@ class StreamBench:
         """What the sessions promise."""
         return self.open().contract
 
+    @cached_property
+    def beside(self) -> Beside | None:
+        """What the rows bring beside the channels."""
+        layout: Beside | None = getattr(self.promises, "row_layout", None)
+        return layout
+
+    @property
+    def _columns(self) -> Sequence[NamedColumn]:
+        return () if self.beside is None else self.beside.columns
+
     def values(self, n_rows: int = _N_ROWS, *, seed: int = 0) -> dict[Any, NDArray[Any]]:
-        """Draw rows (n_rows, C) for each of the names, a level apart, some of them missing."""
+        """Draw rows (n_rows, C + columns) for each of the names, a level apart, some of them missing."""
         rng, drawn = np.random.default_rng(seed), {}
         for i, name in enumerate(_NAMES):
-            x = rng.normal(size=(n_rows, len(self.promises.channels))) + 3 * i
+            x = rng.normal(size=(n_rows, len(self.promises.channels) + len(self._columns))) + 3 * i
             x[rng.random(x.shape) < 0.15] = np.nan
             x[0] = 3 * i  # every stream's level is known from its first row on
             drawn[name] = x
         return drawn
 
     def rows(self, values: NDArray[Any], first: int = 0) -> dict[str, Any]:
-        """Write rows (T, C) as a caller does; the first of them is the stream's first-th."""
-        given: dict[str, Any] = {"values": dict(zip(self.promises.channels, values.T.copy(), strict=True))}
+        """Write rows (T, C + columns) as a caller does; the first of them is the stream's first-th."""
+        n_channels = len(self.promises.channels)
+        given: dict[str, Any] = {"values": dict(zip(self.promises.channels, values.T[:n_channels].copy(), strict=True))}
+        beside = dict(zip((column.name for column in self._columns), values.T[n_channels:], strict=True))
+        given["values"] |= {column.name: _written(column, beside[column.name]) for column in self._columns}
+        if self.beside is not None and self.beside.futr:
+            # One step more is known ahead of each row, as far as its own value goes.
+            given["futr"] = {
+                column.name: [_written(column, one + np.arange(1, 3)) for one in beside[column.name]]
+                for column in self.beside.futr
+            }
+        if self.beside is not None and self.beside.static:
+            given["static"] = {column.name: _written(column, np.ones(1))[0] for column in self.beside.static}
         if self.promises.step is not None:
             given["time"] = [self.stamp(first + i) for i in range(len(values))]
         return given
@@ -121,6 +170,14 @@ class StreamBench:
     def alone(self, values: Mapping[Any, NDArray[Any]]) -> dict[Any, NDArray[Any]]:
         """Give every stream's forecasts (T, …) as a session of its own gives them in one call."""
         return {name: self.open().step({name: self.rows(x)})[name].forecasts for name, x in values.items()}
+
+
+def _written(column: NamedColumn, values: NDArray[Any]) -> Any:
+    """Write drawn numbers as the amounts or categories of a column."""
+    if column.categories is None:
+        return values.copy()
+    words = column.categories
+    return [words[int(abs(one)) % len(words)] if words and np.isfinite(one) else None for one in values.tolist()]
 
 
 def _a_step_answers_every_row_of_the_streams_that_were_given(bench: StreamBench) -> None:
@@ -300,7 +357,7 @@ def _bad_calls(
     bench: StreamBench, values: Mapping[Any, NDArray[Any]]
 ) -> dict[str, Callable[[StreamingSession], object]]:
     """Give calls that must be refused; where one row is bad, good ones stand before and behind it."""
-    channel, *others = bench.promises.channels
+    channel = bench.promises.channels[0]
     good = bench.rows(values["pump"][20:22], 20)
 
     def step(bad: Any) -> Callable[[StreamingSession], object]:
@@ -316,7 +373,7 @@ def _bad_calls(
         "a call that is no mapping": lambda session: session.step([1.0]),  # type: ignore[arg-type]
         "a name that is neither text nor a number": lambda session: session.step({"pump": good, 1.5: good}),
         "an unknown channel": step({"values": {**good["values"], "no such channel": 1.0}}),
-        "a lacking channel": step({"values": dict.fromkeys(others, 1.0)}),
+        "a lacking channel": step({"values": {k: v for k, v in good["values"].items() if k != channel}}),
         "a text as value": step({"values": {**good["values"], channel: "3.1"}}),
         "an unknown key of a row": step({**good, "tmie": 1}),
         "a row that is a list": step([1.0]),
@@ -367,7 +424,8 @@ def _the_rows_of_a_call_stay_untouched(bench: StreamBench) -> None:
     for name in _NAMES:
         require(call[name].get("time") == twin[name].get("time"), f"a step changed the times of {name!r}.")
         for channel, column in call[name]["values"].items():
-            require_equal(column, twin[name]["values"][channel], f"A step changed the values of {name!r}.")
+            same = np.asarray(column), np.asarray(twin[name]["values"][channel])
+            require_equal(*same, f"A step changed the values of {name!r}.")
 
 
 def _require_same_future(

@@ -73,11 +73,13 @@ def run_inspect(path: Path) -> None:
 def contract_lines(contract: dict[str, Any]) -> list[str]:
     """Lay a contract out as a data sheet."""
     memory, segment = contract["memory"], contract["segment"]
-    channels = ", ".join(channel["name"] for channel in contract["inputs"][0]["channels"])
+    targets = contract.get("targets") or [channel["name"] for channel in contract["inputs"][0]["channels"]]
+    channels = ", ".join(targets)
     parity = contract["parity"]
     return [
         _line("model", f"{contract['model_type']}, schema {contract['schema']}, txl-ts {contract['library']}"),
         _line("channels", f"{channels} (raw units; {contract['missing']} = missing)"),
+        *(_line(entry["name"], _columns(entry)) for entry in contract["inputs"] if "columns" in entry),
         _line("step", contract["freq"]),
         _line("forecast", f"{contract['horizon']} steps ahead, quantiles {contract['quantiles']}"),
         _line("memory", f"{memory['layers']} layers × {memory['length']} visits of stride {memory['stride']}"),
@@ -89,6 +91,13 @@ def contract_lines(contract: dict[str, Any]) -> list[str]:
         _line("precision", _precision(contract)),
         _line("parity", f"{parity['max_relative']:.1e} over {parity['rows']} rows × {parity['lanes']} lanes"),
     ]
+
+
+def _columns(entry: dict[str, Any]) -> str:
+    """Name the columns of an input; the calendar's features in one word."""
+    names = [column["name"] for column in entry["columns"] if column["kind"] != "calendar"]
+    features = [column["name"].partition(".")[0] for column in entry["columns"] if column["kind"] == "calendar"]
+    return ", ".join(names + [f"calendar ({', '.join(dict.fromkeys(features))})"] * bool(features))
 
 
 def _runtime(contract: dict[str, Any]) -> str:
