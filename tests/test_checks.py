@@ -20,7 +20,7 @@ from txl_ts.checks import (
 from txl_ts.config import ModelConfig
 from txl_ts.embeddings import PatchEmbedding, RunningNormaliser, StandardNormaliser
 from txl_ts.errors import ParameterError, TxlError
-from txl_ts.heads import QuantileHead
+from txl_ts.heads import HEADS, QuantileHead
 from txl_ts.memory import Fifo
 from txl_ts.model import TXLModel
 from txl_ts.runtime import StreamSession, fleet_of, read_contract
@@ -62,6 +62,7 @@ OURS = [
     *check_normaliser(StandardNormaliser),
     *check_embedding(PatchEmbedding),
     *check_head(QuantileHead),
+    *(check for head in HEADS.values() for check in check_head(head)),
     *check_session(ModelSession),
     *check_session(partial(ModelSession, n_channels=2, scaler="standard", mem_len=0), n_channels=2),
 ]
