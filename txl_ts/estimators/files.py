@@ -104,7 +104,7 @@ def load_forecaster(path: str | PathLike[str], cls: type[_F]) -> _F:
             static=arrays.get("static", np.zeros((len(ids), 0), np.float32)),
         )
         out._roles = _roles(config, model.config)
-        out._targets = _targets(config, ids)
+        out._targets = _targets(config, ids, is_mixed=model.config.n_channels > 1)
         out._fitted_end = {name: end for name, end in zip(ids, positions["fitted_end"], strict=True) if end is not None}
         out._style, out._freq = FrameStyle.from_json(config["style"]), parse_freq(config["freq"])
         out.config_ = model.config
@@ -172,12 +172,14 @@ def export_graph(
 
 
 def newest_rows(panel: Panel) -> NDArray[np.float32]:
-    """Lay the newest rows of the longest pieces side by side, (B, T, 1); NaN before a shorter one begins."""
+    """Lay the newest rows of the longest pieces side by side, (B, T, C); NaN before a shorter one begins."""
     longest = np.argsort(-panel.lengths, kind="stable")[:_MOST_SERIES]
-    rows = np.full((len(longest), min(int(panel.lengths.max()), _MOST_ROWS), 1), np.nan, np.float32)
-    for lane, piece in zip(rows[:, :, 0], longest, strict=True):
+    rows = np.full(
+        (len(longest), min(int(panel.lengths.max()), _MOST_ROWS), panel.n_lanes_per_series), np.nan, np.float32
+    )
+    for lane, piece in zip(rows, longest, strict=True):
         newest = panel.values[panel.offsets[piece] : panel.offsets[piece + 1]][-len(lane) :]
-        lane[len(lane) - len(newest) :] = newest
+        lane[len(lane) - len(newest) :] = newest.reshape(len(newest), -1)
     return rows
 
 
@@ -200,7 +202,7 @@ def _about(model: Exports) -> dict[str, Any]:
             "step_ns": freq.step if freq.kind == "fixed" else None,
             "step": freq.step if freq.kind == "integer" else None,
         },
-        "channels": [{"name": style.target_col, "unit": None}],
+        "channels": [{"name": name, "unit": None} for name in model._targets or [style.target_col]],
         "trained": model.segment_len * model.config_.stride,
     }
 
@@ -240,7 +242,7 @@ def _expected(config: dict[str, Any], positions: dict[str, Any]) -> Expected:
         table[part][name] = (tuple(tensor.shape), dtype)
     n_lanes, sizes = len(positions["ids"]), model.config
     state = array_table(model.state_specs(), n_lanes=n_lanes)
-    state["forecast"] = ((n_lanes, sizes.h, len(sizes.quantiles)), "float32")
+    state["forecast"] = ((n_lanes, sizes.h, sizes.n_channels * sizes.law_width), "float32")
     state["linear_spread"] = ((sizes.h,), "float32")
     if "calibration" in config:
         shape, n = (sizes.h, len(sizes.quantiles)), len(positions["calibration"])
@@ -259,7 +261,7 @@ def _empty_model(config: dict[str, Any]) -> TXLModel:
         raise FileFormatError(f"the file holds a {config['class']!r}, expected a 'TXLForecaster'.")
     sizes = ModelConfig.from_json(config["model"])
     width = max(sizes.d_model, sizes.d_ff, sizes.mem_len, sizes.lookback, sizes.patch_len)
-    outputs = sizes.h * len(sizes.quantiles) * sizes.n_channels
+    outputs = sizes.h * max(len(sizes.quantiles), sizes.law_width) * sizes.n_channels
     if sizes.n_layers > _MOST_LAYERS:
         raise FileFormatError(f"the file claims a model of {sizes.n_layers} layers, at most {_MOST_LAYERS} are read.")
     columns = sum(abs(kind) + 10 for kind in (*sizes.hist_kinds, *sizes.futr_kinds, *sizes.static_kinds))
@@ -280,12 +282,19 @@ def _roles(config: dict[str, Any], sizes: ModelConfig) -> Roles:
     return roles
 
 
-def _targets(config: dict[str, Any], ids: tuple[str | int, ...]) -> tuple[str, ...]:
+def _targets(config: dict[str, Any], ids: tuple[str | int, ...], *, is_mixed: bool) -> tuple[str, ...]:
     """Give the target columns of a wide frame, or raise ValueError where the series are not named after them."""
     targets = tuple(config.get("targets", ()))
     if any(type(name) is not str for name in targets):
         raise ValueError("targets must be column names")
-    if targets and not all(any(str(name).endswith(f"/{target}") for target in targets) for name in ids):
+    n_channels = max(len(targets), 1) if config["params"].get("channels") == "mixed" else 1
+    if n_channels != config["model"].get("n_channels"):
+        raise ValueError("the channels of the model are not its targets")
+    if (
+        targets
+        and not is_mixed
+        and not all(any(str(name).endswith(f"/{target}") for target in targets) for name in ids)
+    ):
         raise ValueError("series must be named after an id and a target")
     return targets
 
@@ -301,10 +310,15 @@ def _refuse_columns(model: Exports, call: str) -> None:
             "Fit one without hist_cols, futr_cols, static_cols and calendar for streams, or feed this by update(df) "
             "and predict(futr_df=…)."
         )
-    if model._targets:
+    if model.config_.distribution == "negative_binomial":
+        raise ExportError(
+            f"{call} cannot work for distribution='negative_binomial': its quantiles are found by a search, and graphs "
+            "do not search. Fit quantiles, or distribution='normal' or 'student_t', for streams."
+        )
+    if model._targets and model.config_.n_channels == 1:
         raise ExportError(
             f"{call} cannot work yet for a model of several targets ({', '.join(model._targets[:5])}): a stream has "
-            "one value per row. Fit on a long frame, with a series per target, for streams."
+            "one value per row. Fit with channels='mixed', or on a long frame with a series per target, for streams."
         )
 
 
