@@ -47,6 +47,24 @@ class Calibration:
             self.table, self.floor, tuple(self.ids[i] for i in kept), self.adaptive.take(np.array(kept, np.int64))
         )
 
+    def lane(self, name: SeriesId) -> Adaptive | None:
+        """Copy the adaptive levels of a series out; None where it has none yet."""
+        if self.adaptive is None or name not in self.ids:
+            return None
+        return self.adaptive.take(np.array([self.ids.index(name)], np.int64))
+
+    def put_back(self, lanes: Mapping[SeriesId, Adaptive | None]) -> Calibration:
+        """Give the calibration with some series as they once stood."""
+        if self.adaptive is None:
+            return self
+        rest = self.without(list(lanes))
+        assert rest.adaptive is not None
+        found = {name: one for name, one in lanes.items() if one is not None}
+        adaptive = rest.adaptive
+        for one in found.values():
+            adaptive = adaptive.joined(one)
+        return Calibration(self.table, self.floor, (*rest.ids, *found), adaptive)
+
     def after(self, panel: Panel, watch: Watch) -> Calibration:
         """Give the calibration after the rows of a panel; this one stays."""
         if self.adaptive is None:

@@ -129,6 +129,29 @@ class Fleet:
         new = [name for name in part.ids if name not in where]
         return self._joined(part.take(new)) if new else self
 
+    def lane(self, i: int) -> Fleet:
+        """Copy one series out, by its position."""
+        state = {name: array[i : i + 1].copy() for name, array in self.state.items()}
+        parts = (array[i : i + 1].copy() for array in (self.forecast, self.static))
+        return Fleet(self.ids[i : i + 1], self.origins[i : i + 1].copy(), self.last[i : i + 1].copy(), state, *parts)
+
+    @classmethod
+    def of_lanes(cls, lanes: Sequence[Fleet]) -> Fleet:
+        """Put series side by side."""
+        return cls(
+            ids=tuple(name for lane in lanes for name in lane.ids),
+            state={name: np.concatenate([lane.state[name] for lane in lanes]) for name in lanes[0].state},
+            **{
+                name: np.concatenate([getattr(lane, name) for lane in lanes])
+                for name in ("origins", "last", "forecast", "static")
+            },
+        )
+
+    def has_old_rows(self, panel: Panel) -> bool:
+        """Tell whether the panel has rows that were already taken in, or earlier ones."""
+        known, first = dict(zip(self.ids, self.last.tolist(), strict=True)), panel.first_ordinals()
+        return any(known.get(name, -1) >= first[i] for i, name in enumerate(panel.ids))
+
     def refuse_old_rows(self, panel: Panel, *, call: str) -> None:
         """Raise StampError if the panel has rows that were already taken in, or earlier ones."""
         known = dict(zip(self.ids, self.last.tolist(), strict=True))
@@ -138,7 +161,8 @@ class Fleet:
             shown = [f"{panel.ids[i]!r} starts {known[panel.ids[i]] - first[i] + 1} rows too early" for i in late[:5]]
             raise StampError(
                 f"{len(late)} series have rows that come before, or again at, rows already taken in: "
-                f"{', '.join(shown)}. Nothing was changed. Give {call} only rows after the last one of each series."
+                f"{', '.join(shown)}. Nothing was changed. Give {call} only rows after the last one of each series"
+                f"{', or correct earlier ones with on_revision=' + repr('rewind') if call == 'update' else ''}."
             )
 
     def advance(

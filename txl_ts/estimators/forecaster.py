@@ -23,6 +23,7 @@ from txl_ts.estimators.exports import Exports
 from txl_ts.estimators.fitting import Fitted, fit_panel
 from txl_ts.estimators.fleet import Fleet
 from txl_ts.estimators.kept import KeptMemories
+from txl_ts.estimators.updating import Updates
 from txl_ts.estimators.weights import read_weights, without_column
 from txl_ts.frames import FrameStyle, Panel, Roles, id_frame, long_frame, wide_frame, wide_id_frame, with_words_of
 from txl_ts.training import History, LinearFit, TrainingSettings
@@ -33,7 +34,7 @@ class NotFittedError(TxlError, SklearnNotFittedError):
     """The estimator was used before ``fit``."""
 
 
-class TXLForecaster(KeptMemories, Exports):
+class TXLForecaster(Updates, KeptMemories, Exports):
     """Forecast many series with one recurrent model that remembers each of them.
 
     After ``fit`` every series keeps its memory: ``update`` moves it on row by row without refitting, ``predict`` reads
@@ -433,40 +434,6 @@ class TXLForecaster(KeptMemories, Exports):
         lanes = np.repeat(np.arange(len(rows.ids)), n_ahead)
         return long_frame(style, ids=(rows.ids, lanes), stamps=rows.stamps().ravel(), columns={})
 
-    def update(self, df: Any, *, static_df: Any = None) -> Any:
-        """Take in new rows: the memories move on, the weights stay.
-
-        Parameters
-        ----------
-        df : frame
-            Rows after the last one of each series, with the columns of ``fit``. New series start empty. A call with
-            late, repeated or overlapping rows is refused whole, and nothing is changed.
-        static_df : frame, optional
-            The ``static_cols`` of series that were not fitted.
-
-        Returns
-        -------
-        frame
-            What was predicted for those rows one step ahead, before each was seen, beside the target: id, time,
-            ``TXL``, quantiles, target. NaN where nothing had been seen.
-
-        Raises
-        ------
-        NotFittedError, FrameError
-        """
-        self._check_fitted()
-        panel = self._read_more(df, static_df, continues=True)
-        self._fleet.refuse_old_rows(panel, call="update")
-        watch = None
-        if self.calibration_ is not None:
-            watch = self.calibration_.watch(lambda said: read_law(self._model, said, self.config_.quantiles))
-        moved, before = self._advance(self._fleet.take_for(panel, self._model), panel, watch=watch)
-        if self.calibration_ is not None and watch is not None:
-            self.calibration_ = self.calibration_.after(panel, watch)
-        out = self._one_step_frame(panel, before, level=None, quantiles=None)
-        self._fleet = self._fleet.merged(moved)
-        return out
-
     def cross_validation(
         self,
         df: Any,
@@ -712,6 +679,7 @@ class TXLForecaster(KeptMemories, Exports):
         self.history_, self.linear_fit_ = fitted.history, fitted.linear
         self.validation_mse_, self.validation_mae_ = fitted.validation_mse, fitted.validation_mae
         self._fit_panel, self._val_size, self.calibration_ = panel, val_size, None
+        self._epochs = None
         self.skipped_, self.cleaned_ = panel.skipped, panel.report.lines()
         self._fitted_end = dict(zip(panel.ids, self._last_stamps().tolist(), strict=True))
         self._describe()

@@ -14,6 +14,7 @@ from txl_ts.errors import ParameterError
 from txl_ts.estimators.ahead import sample_paths
 from txl_ts.estimators.backtest import backtest, cutoff_range
 from txl_ts.estimators.bands import Calibration, Watch, fresh_calibration, last_known_ordinals
+from txl_ts.estimators.epochs import Epochs
 from txl_ts.estimators.fleet import Fleet
 from txl_ts.estimators.pictures import draw_forecast
 from txl_ts.estimators.reading import ReadsFrames
@@ -34,6 +35,7 @@ class KeptMemories(ReadsFrames):
     _fit_panel: Panel | None
     _val_size: int | None
     calibration_: Calibration | None
+    _epochs: Epochs | None
 
     if TYPE_CHECKING:
 
@@ -201,6 +203,8 @@ class KeptMemories(ReadsFrames):
         self._check_fitted()
         names = self._lanes_of(ids)
         self._fleet = self._fleet.without(names)
+        if self._epochs is not None:
+            self._epochs.forget(names)
         self.calibration_ = None if self.calibration_ is None else self.calibration_.without(names)
 
     def calibrate(
@@ -272,6 +276,7 @@ class KeptMemories(ReadsFrames):
         batches = backtest(self._model, panel, cutoffs, h=h, pace=self._pace(self.config_))
         table = Conformal.from_forecasts(((b.forecast, b.y) for b in batches), quantiles=self.config_.quantiles)
         floor = 0.0 if self.config_.non_negative else -np.inf
+        self._epochs = None  # what they hold of adaptive bands belongs to an earlier calibration
         self.calibration_ = fresh_calibration(table, self._fleet, rate=rate if adaptive else None, floor=floor)
         return self
 

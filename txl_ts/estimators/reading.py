@@ -76,19 +76,21 @@ class ReadsFrames(BaseEstimator):
         roles = Roles.named(taken=[names["id_col"], names["time_col"], *targets], **columns)
         return with_vocabulary(roles, df=df, static_df=static_df)
 
-    def _read_more(self, df: Any, static_df: Any = None, *, continues: bool) -> Panel:
+    def _read_more(self, df: Any, static_df: Any = None, *, continues: bool, gap: int | None = None) -> Panel:
         """Read rows with all columns that were fitted."""
-        panel = self._read_rows(df, continues=continues, beside=self._roles)
+        panel = self._read_rows(df, continues=continues, beside=self._roles, gap=gap)
         known = dict(zip(base_ids(self._fleet.ids, self._name_targets, self._style), self._fleet.static, strict=True))
         return self._completed(panel, self._roles, static_df, known=known)
 
-    def _read_rows(self, df: Any, *, continues: bool = False, beside: Roles | None = None) -> Panel:
+    def _read_rows(
+        self, df: Any, *, continues: bool = False, beside: Roles | None = None, gap: int | None = None
+    ) -> Panel:
         """Read rows with the target and the frequency that were fitted; no other column unless ``beside`` names it."""
         style = self._style
         panel = self._read(
             df,
             self._freq,
-            gap=self._gap(self.config_),
+            gap=self._gap(self.config_) if gap is None else gap,
             origins=self._fleet.known_origins() if continues else None,
             id_col=style.id_col,
             time_col=style.time_col,
