@@ -61,6 +61,14 @@ def test_negative_binomial_quantiles_are_those_of_scipy_to_the_count():
     np.testing.assert_array_equal(negative_binomial_quantile(*tensors(mean, dispersion, level)), expected)
 
 
+def test_quantiles_of_huge_counts_are_found_to_a_millionth_of_the_mean():
+    mean = np.array([3e6, 1e15])
+    for dispersion in (0.01, 2.0):
+        found = negative_binomial_quantile(*tensors(mean, np.array(dispersion), np.array(0.9)))
+        exact = stats.gamma.ppf(0.9, 1 / dispersion, scale=dispersion * mean)  # what is left of the law there
+        np.testing.assert_allclose(found, exact, rtol=1e-4)
+
+
 def test_quantiles_of_counts_are_nan_where_the_law_is_not_known():
     mean = torch.tensor([3.0, torch.nan])
     found = negative_binomial_quantile(mean, torch.tensor(0.1), torch.tensor(0.5))
