@@ -202,6 +202,10 @@ class ReadsFrames(BaseEstimator):
         """Targets that are part of the names of series."""
         return () if self._mixes(self._targets) else self._targets
 
+    def _base_names(self) -> list[str | int]:
+        """Ids of the frame behind each kept series."""
+        return base_ids(self._fleet.ids, self._name_targets, self._style)
+
     def _gap(self, config: ModelConfig) -> int:
         return config.reach if self.max_gap is None else self.max_gap
 

@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import narwhals as nw
 import numpy as np
 import numpy.typing as npt
 
 from txl_ts.errors import ColumnError, FrameError, ParameterError
 from txl_ts.frames.columns import check_roles, open_frame
-from txl_ts.frames.panel import Panel, SeriesId
+from txl_ts.frames.panel import ONLY_SERIES, Panel, SeriesId
 from txl_ts.frames.read import read_long
 from txl_ts.frames.roles import Covariates, Roles
 from txl_ts.frames.style import FrameStyle
@@ -23,6 +24,11 @@ from txl_ts.frames.words import counted
 from txl_ts.frames.write import id_frame, long_frame
 
 IntArray = npt.NDArray[np.int64]
+
+# Column of melted frames that names their series, where the frame had no id column.
+SERIES_COL = "series"
+# What forecasts are called behind the name of their target.
+NAME = "TXL"
 
 
 def check_targets(target_col: Any) -> tuple[str, ...]:
@@ -151,6 +157,33 @@ def wide_frame(
             out[f"{target}_{name}" if name else target] = spread
     extra = {name: found[:, 1 + i] for i, name in enumerate(extras)}
     return long_frame(style, ids=(distinct, found[:, 0]), stamps=found[:, -1], columns=out, extra_stamps=extra or None)
+
+
+def melted(frame: Any, *, targets: Sequence[str], style: FrameStyle, value: str | None) -> Any:
+    """Put the columns of each target under each other, for pictures: ids become ``"id/target"``.
+
+    Parameters
+    ----------
+    frame : frame
+        Of :func:`wide_frame`.
+    targets : sequence of str
+    style : FrameStyle
+    value : str or None
+        Name of the targets' own column; None takes the columns that were named after each target instead.
+    """
+    wide = open_frame(frame)
+    name = nw.lit(ONLY_SERIES) if style.id_col is None else nw.col(style.id_col).cast(nw.String)
+    parts = []
+    for target in targets:
+        prefix = f"{target}_{NAME}"
+        own = (
+            {c: c[len(target) + 1 :] for c in wide.columns if c.startswith(prefix)}
+            if value is None
+            else {target: value}
+        )
+        series = nw.concat_str([name, nw.lit(f"/{target}")]).alias(style.id_col or SERIES_COL)
+        parts.append(wide.select(series, style.time_col, *own).rename(own))
+    return nw.concat(parts).to_native()
 
 
 def wide_id_frame(
