@@ -1,6 +1,7 @@
 """Our own parts pass the checks that every part must pass, and broken ones do not."""
 
 import json
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import nn
 from txl_ts.checks import (
     Check,
     CheckFailed,
+    check_covariates,
     check_embedding,
     check_head,
     check_memory,
@@ -18,9 +20,9 @@ from txl_ts.checks import (
     check_session,
 )
 from txl_ts.config import ModelConfig
-from txl_ts.embeddings import PatchEmbedding, RunningNormaliser, StandardNormaliser
+from txl_ts.embeddings import CovariateEmbedding, PatchEmbedding, RunningNormaliser, StandardNormaliser
 from txl_ts.errors import ParameterError, TxlError
-from txl_ts.heads import QuantileHead
+from txl_ts.heads import HEADS, QuantileHead
 from txl_ts.memory import Fifo
 from txl_ts.model import TXLModel
 from txl_ts.runtime import StreamSession, fleet_of, read_contract
@@ -61,9 +63,12 @@ OURS = [
     *check_normaliser(partial(RunningNormaliser, half_life=8.0)),
     *check_normaliser(StandardNormaliser),
     *check_embedding(PatchEmbedding),
+    *check_covariates(CovariateEmbedding),
     *check_head(QuantileHead),
+    *(check for head in HEADS.values() for check in check_head(head)),
     *check_session(ModelSession),
     *check_session(partial(ModelSession, n_channels=2, scaler="standard", mem_len=0), n_channels=2),
+    *check_session(partial(ModelSession, n_channels=2, distribution="student_t"), n_channels=2),
 ]
 
 
@@ -231,6 +236,41 @@ class IgnoresTheCentre(QuantileHead):
 )
 def test_a_broken_head_is_caught(module, promise):
     assert_caught(check_head(module), promise)
+
+
+class SeesAhead(CovariateEmbedding):
+    def forward(self, beside, ahead, state, picked):
+        tokens, moved = super().forward(beside, ahead, state, picked)
+        return tokens + beside.futr[:, -1:, :1].nan_to_num(), moved
+
+
+class ForgetsBetweenCalls(CovariateEmbedding):
+    def forward(self, beside, ahead, state, picked):
+        return super().forward(beside, ahead, {name: torch.zeros_like(t) for name, t in state.items()}, picked)
+
+
+class TakesMissingForZero(CovariateEmbedding):
+    def forward(self, beside, ahead, state, picked):
+        whole = replace(beside, hist=beside.hist.nan_to_num(0), futr=beside.futr.nan_to_num(0))
+        return super().forward(whole, self.futr(whole.futr), state, picked)
+
+
+class IgnoresStaticColumns(CovariateEmbedding):
+    def forward(self, beside, ahead, state, picked):
+        return super().forward(replace(beside, static=torch.zeros_like(beside.static)), ahead, state, picked)
+
+
+@pytest.mark.parametrize(
+    ("module", "promise"),
+    [
+        (SeesAhead, "a later row changes no earlier token"),
+        (ForgetsBetweenCalls, "any split of the rows gives one answer"),
+        (TakesMissingForZero, "a missing amount is not a zero"),
+        (IgnoresStaticColumns, "every role reaches the token"),
+    ],
+)
+def test_a_broken_embedding_of_columns_is_caught(module, promise):
+    assert_caught(check_covariates(module), promise)
 
 
 class LastValue:

@@ -365,6 +365,21 @@ def test_missing_cells_are_listed_with_series_time_and_column(covered, coming):
     assert covered.predict(futr_df=futr, on_missing="mask").TXL.notna().all()
 
 
+def test_a_category_that_is_not_given_is_a_missing_cell(covered, coming):
+    futr = only_futr(coming)
+    futr.loc[(futr.unique_id == "T2") & (futr.groupby("unique_id").cumcount() == 1), "free"] = None
+    with pytest.raises(FrameError, match=r"futr_df lacks 1 cell, such as \('T2', 2024-01-07 \d\d:00, 'free'\)"):
+        covered.predict(futr_df=futr)
+    # Without a word the model is told the same as by one that it never heard.
+    masked = covered.predict(futr_df=futr, on_missing="mask")
+    pd.testing.assert_frame_equal(masked, covered.predict(futr_df=futr.fillna({"free": "unheard"})))
+
+
+def test_static_columns_without_rows_to_walk_are_refused(covered, coming):
+    with pytest.raises(ParameterError, match="static_df goes with df=rows"):
+        covered.predict(futr_df=only_futr(coming), static_df=pd.DataFrame({"unique_id": ["T1"], "size": [1.0]}))
+
+
 def test_at_most_five_missing_cells_are_shown(covered):
     with pytest.raises(FrameError, match="without futr_df the forecast lacks 18 cells") as caught:
         covered.predict()

@@ -5,11 +5,12 @@ import zlib
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy.stats import norm
 
 from txl_ts import TXLForecaster
 from txl_ts.errors import ParameterError, StateError
-from txl_ts.estimators.ahead import quantile_at
+from txl_ts.model import between_scores
 
 KEYS = ["unique_id", "ds"]
 
@@ -38,7 +39,8 @@ def test_quantile_functions_are_linear_in_normal_scores_and_have_normal_tails():
     scores = norm.ppf(levels)
     at = np.array([-3.0, -1.0, 0.0, 0.5, 2.5])
     exact = (5 + 2 * scores).astype(np.float32)  # a normal law is met everywhere
-    np.testing.assert_allclose(quantile_at(np.tile(exact, (5, 1)), scores, at), 5 + 2 * at, rtol=1e-5)
+    found = between_scores(torch.from_numpy(np.tile(exact, (5, 1))), scores, torch.from_numpy(at))
+    np.testing.assert_allclose(found, 5 + 2 * at, rtol=1e-5)
 
 
 def test_paths_are_those_of_drawing_and_updating_by_hand(fitted, forecaster):

@@ -212,3 +212,26 @@ def test_a_file_whose_series_are_not_named_after_its_targets_is_refused(model, t
     model.save(tmp_path / "m.txl")
     with pytest.raises(FileFormatError):
         TXLForecaster.load(tmp_path / "m.txl")
+
+
+# ------------------------------------------------------------------------------------------------------------- pictures
+
+
+@pytest.mark.parametrize("channels", ["independent", "mixed"])
+def test_a_picture_has_a_panel_per_id_and_target(small, rows, channels):
+    pytest.importorskip("matplotlib")
+    model = TXLForecaster(channels=channels, **{**small, "max_epochs": 0}).fit(rows, target_col=TARGETS)
+    later = pd.concat([rows, wide(4, first=100)[["unique_id", "ds", *TARGETS]]])
+    figure = model.plot(later, n_history=24)
+    panels = {axes.get_title(loc="left"): axes for axes in figure.axes}
+    assert list(panels) == ["a/load", "a/flow", "b/load", "b/flow"]
+    drawn = [y for line in panels["b/flow"].lines for y in line.get_ydata()]
+    assert 200 < np.nanmin(drawn) < np.nanmax(drawn) < 400  # flow, not load
+    assert len(model.plot(ids=["b"]).axes) == 2
+
+
+def test_a_picture_of_one_wide_series_without_ids(small, rows):
+    pytest.importorskip("matplotlib")
+    alone = rows[rows.unique_id == "a"].drop(columns="unique_id")
+    model = TXLForecaster(**{**small, "max_epochs": 0}).fit(alone, id_col=None, target_col=TARGETS)
+    assert [axes.get_title(loc="left") for axes in model.plot(alone).axes] == ["series/load", "series/flow"]

@@ -14,6 +14,7 @@ from txl_ts.errors import ParameterError
 SCALERS = ("running", "standard")
 MEMORIES = ("fifo",)
 TRANSFORMS = ("none", "log1p", "sqrt", "asinh")
+DISTRIBUTIONS = ("none", "normal", "student_t", "negative_binomial")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +45,8 @@ class ModelConfig:
         Map of the target into the model; forecasts come back through its inverse.
     non_negative : bool
         Forecasts below 0 become 0.
+    distribution : {"none", "normal", "student_t", "negative_binomial"}
+        Law of each step ahead, which is trained and then read at the quantiles; ``"none"`` trains the quantiles.
     memory : {"fifo"}
         Memory policy.
     d_model, n_layers, n_heads, d_ff : int
@@ -66,6 +69,7 @@ class ModelConfig:
     scaler: str = "running"
     transform: str = "none"
     non_negative: bool = False
+    distribution: str = "none"
     memory: str = "fifo"
     d_model: int
     n_layers: int
@@ -91,12 +95,23 @@ class ModelConfig:
         check_choice("scaler", self.scaler, SCALERS)
         check_choice("memory", self.memory, MEMORIES)
         check_choice("transform", self.transform, TRANSFORMS)
+        check_choice("distribution", self.distribution, DISTRIBUTIONS)
+        if self.distribution == "negative_binomial" and self.transform != "none":
+            raise ParameterError(
+                f"distribution='negative_binomial' is a law of counts, and transform={self.transform!r} would turn "
+                "them into other numbers. Leave transform out."
+            )
         if not isinstance(self.non_negative, bool):
             raise ParameterError(f"non_negative={self.non_negative!r} must be True or False.")
         for name in _KINDS:
             least = -1 if name == "futr_kinds" else 0
             kinds = tuple(check_integer(name, kind, at_least=least) for kind in getattr(self, name))
             object.__setattr__(self, name, kinds)
+
+    @property
+    def law_width(self) -> int:
+        """Numbers that a forecast of one step and channel is kept as: its quantiles, or the parameters of its law."""
+        return len(self.quantiles) if self.distribution == "none" else 2
 
     @property
     def has_covariates(self) -> bool:
@@ -116,6 +131,8 @@ class ModelConfig:
     def to_json(self) -> dict[str, Any]:
         """Give the plain dictionary that :meth:`from_json` reads."""
         document = {**asdict(self), "quantiles": list(self.quantiles)}
+        if self.distribution == "none":  # readers of before know no laws
+            del document["distribution"]
         for name in _KINDS:
             kinds = document.pop(name)
             document |= {name: list(kinds)} if kinds else {}

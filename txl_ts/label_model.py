@@ -87,6 +87,7 @@ class LabelModel(TXLModel):
         *,
         last_only: bool = False,
         beside: Beside | None = None,
+        as_law: bool = False,
     ) -> tuple[Tensor, TorchState]:
         """Answer at each row and move the state on.
 
@@ -102,6 +103,8 @@ class LabelModel(TXLModel):
             Answer at the last row only.
         beside : None
             Not used: all columns are channels of ``x``.
+        as_law : bool
+            Not used: labels have no law.
 
         Returns
         -------

@@ -62,6 +62,15 @@ def pinball(error: Tensor, quantiles: Sequence[float]) -> Tensor:
     return 2 * torch.maximum(level * error, (level - 1) * error)
 
 
+def mean_over(terms: Tensor, usable: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Mean of terms (B, n, h, C) over the usable targets, by their weights; 0 where nothing is usable."""
+    terms = torch.where(usable, terms, torch.zeros_like(terms))
+    if weight is None:
+        return terms.sum() / usable.sum().clamp(min=1)
+    counted = torch.where(usable, weight, torch.zeros_like(weight))
+    return (terms * counted).sum() / counted.sum().clamp(min=1e-12)
+
+
 def forecast_loss(
     forecast: Tensor,
     target: Tensor,
@@ -85,7 +94,7 @@ def forecast_loss(
     quantiles : sequence of float
     deviation : Tensor of shape (B, n, C)
         Running deviation of the row that forecasts.
-    unit : Tensor of shape (B,)
+    unit : Tensor of shape (B,) or (B, C)
         What an error is measured in, in raw units.
     level : Tensor of shape (B, n, C)
         What must be added to ``forecast`` and ``target`` to have raw values.
@@ -101,7 +110,9 @@ def forecast_loss(
     """
     target = torch.where(usable, target, torch.zeros_like(target))[..., None]
     error = torch.where(usable[..., None], target - forecast, torch.zeros_like(forecast))
-    scale = torch.maximum(unit[:, None, None], deviation / _LARGEST_RATIO)[:, :, None, :, None]  # (B, n, 1, C, 1)
+    scale = torch.maximum(unit.reshape(len(unit), 1, -1), deviation / _LARGEST_RATIO)[
+        :, :, None, :, None
+    ]  # (B, n, 1, C, 1)
     per_unit = 1 / scale
     if loss.relative:
         raw = level[:, :, None, :, None]

@@ -6,11 +6,13 @@ one row or thousands, for one lane or many: the numbers are the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from txl_ts.backbone import Backbone, Rows
@@ -28,7 +30,8 @@ from txl_ts.embeddings import (
     Units,
 )
 from txl_ts.errors import ShapeError
-from txl_ts.heads import KnownAhead, LinearPath, QuantileHead
+from txl_ts.heads import HEADS, KnownAhead, LinearPath, QuantileHead
+from txl_ts.laws import normal_scores
 from txl_ts.memory import Fifo
 from txl_ts.state import TensorSpec, state_nbytes
 
@@ -99,16 +102,15 @@ class TXLModel(nn.Module):
         self.linear_path = LinearPath(lookback=config.lookback, h=config.h, n_known=n_known)
         self.apply(init_weights)
         # After the line above: the head starts at zero, so that the first forecast is the linear path's alone.
-        self.head = QuantileHead(
-            d_model=config.d_model, h=config.h, n_channels=config.n_channels, quantiles=config.quantiles
-        )
+        head = HEADS.get(config.distribution, QuantileHead)
+        self.head = head(d_model=config.d_model, h=config.h, n_channels=config.n_channels, quantiles=config.quantiles)
         if self.beside is not None and config.futr_kinds:
             self.known_ahead = KnownAhead(
                 Projection(self.beside.futr, _KNOWN_WIDTH),
                 d_model=config.d_model,
                 h=config.h,
                 n_channels=config.n_channels,
-                n_quantiles=len(config.quantiles),
+                n_quantiles=config.law_width,
                 width=_KNOWN_WIDTH,
             )
 
@@ -143,6 +145,7 @@ class TXLModel(nn.Module):
         *,
         last_only: bool = False,
         beside: Beside | None = None,
+        as_law: bool = False,
     ) -> tuple[Tensor, TorchState]:
         """Forecast from each row and move the state on.
 
@@ -158,11 +161,13 @@ class TXLModel(nn.Module):
             Give the forecast of the last row only.
         beside : Beside, optional
             Columns beside the target; all are missing without it.
+        as_law : bool
+            Give what :meth:`read` reads at any level, instead of the quantiles of the config.
 
         Returns
         -------
         y : Tensor of shape (B, T, h, C, Q)
-            Quantiles in raw units; T is 1 with ``last_only``.
+            Quantiles in raw units; T is 1 with ``last_only``. With ``as_law`` the last axis is ``config.law_width``.
         state : dict of Tensor
         """
         self._check(x)
@@ -177,9 +182,46 @@ class TXLModel(nn.Module):
             hidden = hidden[:, -1:]
             front = Front(front.tokens[:, -1:], front.lookback[:, -1:], front.scale.at(picked))
         centre = self.linear_path(front.lookback)
-        y = front.scale.restore(self._answer(hidden, centre, ahead, picked))
+        y = self._in_units(self._answer(hidden, centre, ahead, picked), front.scale.level, front.scale.deviation)
+        y = y if as_law else self.read(y, self.config.quantiles)
         moved |= self._last(hidden, centre, front.scale)
         return y, self._named(rings, count=count, norm=norm, rows=rows, **moved)
+
+    def read(self, law: Tensor, levels: Sequence[float]) -> Tensor:
+        """Read quantiles, in raw units, off what a call said with ``as_law``.
+
+        Parameters
+        ----------
+        law : Tensor of shape (…, law_width)
+        levels : sequence of float
+            In (0, 1); without a distribution those of the config only.
+
+        Returns
+        -------
+        Tensor of shape (…, len(levels))
+        """
+        if isinstance(self.head, QuantileHead):
+            return law
+        return self.head.at(law, levels, self.units.back)
+
+    def mean_of(self, law: Tensor) -> Tensor:
+        """Give the mean of a law, of shape (…,), in the model's units."""
+        assert not isinstance(self.head, QuantileHead)
+        return self.head.mean(law)
+
+    def draws(self, rng: np.random.Generator, size: tuple[int, ...]) -> NDArray[np.float64]:
+        """Draw what :meth:`drawn` turns into values."""
+        return rng.standard_normal(size) if isinstance(self.head, QuantileHead) else self.head.draws(rng, size)
+
+    def drawn(self, law: Tensor, draws: Tensor) -> Tensor:
+        """Turn what a call said with ``as_law`` (…, law_width) and one draw for each (…,) into raw values (…,).
+
+        Between trained quantiles the quantile function is linear in normal scores, beyond them it goes on so.
+        """
+        if isinstance(self.head, QuantileHead):
+            row = between_scores(law, normal_scores(self.config.quantiles), draws)
+            return torch.where(row < 0, torch.zeros_like(row), row) if self.config.non_negative else row
+        return self.head.drawn(law, draws, self.units.back)
 
     def forecast_from(self, last: Tensor, futr: Tensor) -> Tensor:
         """Forecast from what the last row left in the state, now that the rows ahead are known.
@@ -193,16 +235,16 @@ class TXLModel(nn.Module):
 
         Returns
         -------
-        Tensor of shape (B, h, C, Q)
-            In raw units; NaN where nothing had been seen.
+        Tensor of shape (B, h, C, law_width)
+            As :meth:`forward` gives it with ``as_law``; NaN where nothing had been seen.
         """
         assert self.beside is not None
         h, channels, width = self.config.h, self.config.n_channels, self.config.d_model
         hidden, centre, level, deviation, seen = last.split([width, h * channels, channels, channels, 1], dim=1)
         centre = centre.unflatten(1, (1, h, channels))
-        z = self.answer(hidden[:, None], centre, self.beside.futr(futr)[:, None])[:, 0]
+        z = self.answer(hidden[:, None], centre, self.beside.futr(futr)[:, None])
         level = torch.where(seen > 0, level, torch.nan)
-        return self.units.back(level[:, None, :, None] + z * deviation[:, None, :, None])
+        return self._in_units(z, level[:, None], deviation[:, None])[:, 0]
 
     # -- training: hidden rows instead of keys and values, a few phases as lanes of their own ------------------------
 
@@ -239,8 +281,8 @@ class TXLModel(nn.Module):
 
         Returns
         -------
-        z : Tensor of shape (B, n · P, h, C, Q)
-            Quantiles in deviations, at the visited rows in the order (visit, phase).
+        z : Tensor of shape (B, n · P, h, C, law_width)
+            Quantiles, or location and spread of a law, in deviations, at the visited rows in the order (visit, phase).
         front : Front
             At the same rows.
         state : dict of Tensor
@@ -324,7 +366,7 @@ class TXLModel(nn.Module):
         return front, partial(self._own_ahead, beside.ahead), moved
 
     def _answer(self, hidden: Tensor, centre: Tensor, ahead: Ahead | None, picked: Tensor | None) -> Tensor:
-        """Quantiles in deviations, from the rows that were picked (None: all), some rows at once."""
+        """Quantiles, or a law, in deviations, from the rows that were picked (None: all), some rows at once."""
         if ahead is None:
             return self.answer(hidden, centre)
         n = hidden.shape[1]
@@ -333,8 +375,8 @@ class TXLModel(nn.Module):
         some = (slice(first, first + size) for first in range(0, n, size))
         return torch.cat([self.answer(hidden[:, part], centre[:, part], ahead(picked[part])) for part in some], dim=1)
 
-    def answer(self, hidden: Tensor, centre: Tensor, known: Tensor | None = None) -> Tensor:
-        """Quantiles in deviations.
+    def answer(self, hidden: Tensor, centre: Tensor, known: Tensor | None = None, *, as_law: bool = True) -> Tensor:
+        """Quantiles, or a law, in deviations.
 
         Parameters
         ----------
@@ -343,14 +385,24 @@ class TXLModel(nn.Module):
             The linear path's forecast.
         known : Tensor of shape (B, n, h, F), optional
             Features of the rows ahead.
+        as_law : bool
+            False gives the quantiles of the config, of a distribution too.
 
         Returns
         -------
-        Tensor of shape (B, n, h, C, Q)
+        Tensor of shape (B, n, h, C, law_width), or (B, n, h, C, Q)
         """
+        head = self.head.law if as_law else self.head
         if self.known_ahead is None or known is None:
-            return self.head(hidden, centre)
-        return self.head(hidden, centre + self.linear_path.ahead(known), self.known_ahead(hidden, known))
+            return head(hidden, centre)
+        return head(hidden, centre + self.linear_path.ahead(known), self.known_ahead(hidden, known))
+
+    def _in_units(self, z: Tensor, level: Tensor, deviation: Tensor) -> Tensor:
+        """From deviations (B, n, h, C, law_width) to raw quantiles, or to a law in the model's units."""
+        level, deviation = level[:, :, None], deviation[:, :, None]
+        if isinstance(self.head, QuantileHead):
+            return self.units.back(level[..., None] + z * deviation[..., None])
+        return self.head.in_units(z, level, deviation)
 
     def _ahead_of(self, known: Tensor, picked: Tensor) -> Tensor:
         return known[:, picked[:, None] + torch.arange(1, self.config.h + 1, device=known.device)]
@@ -397,6 +449,15 @@ class TXLModel(nn.Module):
             raise ShapeError(
                 f"x must have shape (lanes, rows ≥ 1, n_channels={self.config.n_channels}), got {tuple(x.shape)}."
             )
+
+
+def between_scores(quantiles: Tensor, scores: Sequence[float], at: Tensor) -> Tensor:
+    """Read quantile functions (…, Q), given at the normal ``scores`` of their levels, at one score each, (…,)."""
+    of = torch.tensor(scores, dtype=at.dtype)
+    right = torch.searchsorted(of, at.contiguous()).clamp(1, len(scores) - 1)
+    low, high = (quantiles.gather(-1, side[..., None])[..., 0] for side in (right - 1, right))
+    part = (at - of[right - 1]) / (of[right] - of[right - 1])
+    return (low + part * (high - low)).to(quantiles.dtype)
 
 
 def is_memory(name: str) -> bool:

@@ -64,8 +64,8 @@ class Stretch:
         Positions in the given sequence of runs.
     row : int
         First row, counted from the start of each run.
-    y : float32 array of shape (B, T, h, C, Q)
-        Quantiles in raw units.
+    y : float32 array of shape (B, T, h, C · law_width)
+        Quantiles of each channel in raw units, or what :meth:`~txl_ts.model.TXLModel.read` reads them off.
     """
 
     lanes: NDArray[np.int64]
@@ -152,7 +152,9 @@ def _call(
     """Run one call and put the new state where it belongs."""
     past: TorchState = {name: torch.from_numpy(array[lanes]) for name, array in state.items()}
     with torch.inference_mode():
-        y, new = model(torch.from_numpy(rows), past, last_only=not wanted, beside=beside)
+        y, new = model(torch.from_numpy(rows), past, last_only=not wanted, beside=beside, as_law=True)
     for name, tensor in new.items():
         state[name][lanes] = tensor.numpy()
-    return y.numpy() if wanted else None
+    if not wanted:
+        return None
+    return (y.flatten(3) if y.ndim == 5 else y).numpy()  # labels have one axis of answers

@@ -18,6 +18,7 @@ BENCHES = (
     "coverage",
     "ett",
     "fleet",
+    "heads",
     "m4",
     "precision",
     "ragged",

@@ -15,13 +15,15 @@ Seeds = Annotated[str, typer.Option(help="One fit per seed, such as 0,1,2.", met
 BaselinesOnly = Annotated[bool, typer.Option("--baselines-only", help="Naive forecasts and the ridge alone.")]
 
 RESULTS = Path("benchmarks/results")
+_HEADS = "ETTh1,M4 Hourly,taxi,simulated counts,ETTh1 side by side"
 _COVERAGE = "ETTh1,ETTh2,M4 Hourly,Victoria electricity"
 
 
 def bench_program() -> typer.Typer:
     """Make the sub-commands of ``txl-ts bench``, one per bench."""
     program = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Rebuild a table of benchmarks/results.")
-    for bench in (alarms, clients, coverage, covariates, ett, fleet, m4, precision, ragged, speed, step, tabular):
+    benches = (alarms, clients, coverage, covariates, ett, fleet, heads, m4, precision, ragged, speed, step, tabular)
+    for bench in benches:
         program.command(bench.__name__)(bench)
     return program
 
@@ -144,6 +146,17 @@ def coverage(
     """Coverage of bands per step ahead, before and after calibration."""
     said = {"sets": (sets, _COVERAGE), "seeds": (seeds, "0")}
     _run("coverage", data, out, seeds=seeds, baselines_only=False, said=said, sets=tuple(sets.split(",")))
+
+
+def heads(
+    data: Data,
+    out: Out = RESULTS,
+    seeds: Annotated[str, typer.Option(help="The first is used.", metavar="N")] = "0",
+    sets: Annotated[str, typer.Option(help="Data sets.", metavar="NAME,…")] = _HEADS,
+) -> None:
+    """Quantiles or a law, and channels side by side or mixed."""
+    said = {"sets": (sets, _HEADS), "seeds": (seeds, "0")}
+    _run("heads", data, out, seeds=seeds, baselines_only=False, said=said, sets=tuple(sets.split(",")))
 
 
 def fleet(

@@ -72,6 +72,12 @@ class Scale:
         """What the values are measured in."""
         return PLAIN
 
+    @property
+    def level(self) -> Tensor:
+        """Level of each row, (B, T, C); NaN where it is not known."""
+        # The shift of a chunk may be a value that comes later in it: rows before that value must not show it.
+        return torch.where(self.known, self.shift + (self.mean + self.rest), torch.nan)
+
     def at(self, rows: Tensor | None) -> Scale:
         """Keep only some rows (indices along time); None keeps all."""
         if rows is None:
@@ -90,9 +96,7 @@ class Scale:
 
     def restore(self, z: Tensor) -> Tensor:
         """Put deviations, of shape (B, T, h, C, Q), back into raw units; NaN where the level is not known."""
-        # The shift of a chunk may be a value that comes later in it: rows before that value must not show it.
-        level = torch.where(self.known, self.shift + (self.mean + self.rest), torch.nan)[:, :, None, :, None]
-        return self.units.back(level + z * self.deviation[:, :, None, :, None])
+        return self.units.back(self.level[:, :, None, :, None] + z * self.deviation[:, :, None, :, None])
 
 
 @dataclass(frozen=True)

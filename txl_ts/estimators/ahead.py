@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Sequence
-from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from txl_ts.embeddings import Beside
 from txl_ts.errors import ParameterError
+from txl_ts.estimators.columns import Level, read_law
 from txl_ts.estimators.covariates import forecast_known, padded_ahead
 from txl_ts.frames import Covariates
 from txl_ts.model import TXLModel
@@ -47,15 +47,14 @@ def forecast_ahead(
 
     Returns
     -------
-    float32 array of shape (n, h, Q)
+    float32 array of shape (n, h, C · law_width)
     """
     trained, n = model.config.h, len(fleet)
     blocks = [_first_block(model, fleet, futr)]
-    median = model.config.quantiles.index(0.5)
     state = select(fleet.state, np.arange(n))
     known = padded_ahead(futr, n_rows=h + 2 * trained)
     while (done := sum(block.shape[1] for block in blocks)) < h:
-        rows = list(blocks[-1][:, :, median])
+        rows = list(read_law(model, blocks[-1], [0.5])[..., 0])
         after = np.full_like(fleet.forecast, np.nan)
         last = np.full(n, trained - 1)
         beside = None
@@ -64,7 +63,7 @@ def forecast_ahead(
             here = known[:, done - trained : done + trained]
             beside = [Covariates(nothing, *columns) for columns in zip(here, fleet.static, strict=True)]
         for stretch in walk(model, rows, state, wanted_from=last, pace=pace, beside=beside):
-            after[stretch.lanes] = stretch.y[:, -1, :, 0]  # the last stretch of a lane overwrites the others
+            after[stretch.lanes] = stretch.y[:, -1]  # the last stretch of a lane overwrites the others
         blocks.append(after)
     return np.concatenate(blocks, axis=1)[:, :h]
 
@@ -74,72 +73,57 @@ def sample_paths(
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
     """Draw paths step by step, some series at a time; ``futr`` is as in :func:`forecast_ahead`.
 
-    Each step is drawn from the one-step quantiles of its path's own state, then fed into that state. Between trained
+    Each step is drawn from the one-step law of its path's own state, then fed into that state. Between trained
     quantiles the quantile function is linear in normal scores, and beyond them it goes on so (normal tails). A path
     costs one row of the model per step. What a series draws depends on the seed and its name, not on the other series.
+    Channels of a lane are drawn apart from each other at each step, and then share a memory.
 
     Yields
     ------
     lanes : int64 array of shape (k,)
-    paths : float32 array of shape (k, n_paths, h)
+    paths : float32 array of shape (k, n_paths, h, C)
 
     Raises
     ------
     ParameterError
         If the model was trained on the median alone.
     """
-    levels = model.config.quantiles
-    if len(levels) == 1:
+    config = model.config
+    if config.law_width == 1:
         raise ParameterError(
             "paths are drawn from quantiles, and only the median was trained. Fit with quantiles=(0.1, 0.5, 0.9)."
         )
-    scores = np.array([NormalDist().inv_cdf(q) for q in levels])
     size = max(_MOST_LANES // n_paths, 1)
     for first in range(0, len(fleet), size):
         lanes = np.arange(first, min(first + size, len(fleet)))
-        drawn = np.stack([_generator(fleet.ids[i], seed).standard_normal((h, n_paths)).T for i in lanes])
-        yield lanes, _walked(model, fleet.take([fleet.ids[i] for i in lanes]), drawn, scores, futr[lanes])
-
-
-def quantile_at(
-    quantiles: NDArray[np.float32], scores: NDArray[np.float64], at: NDArray[np.float64]
-) -> NDArray[np.float32]:
-    """Read quantile functions (k, Q), given at the normal ``scores`` of their levels, at one score each, (k,)."""
-    right = np.clip(np.searchsorted(scores, at), 1, len(scores) - 1)
-    rows = np.arange(len(at))
-    low, high = quantiles[rows, right - 1], quantiles[rows, right]
-    part = (at - scores[right - 1]) / (scores[right] - scores[right - 1])
-    return (low + part * (high - low)).astype(np.float32)
+        shape = (h, n_paths, config.n_channels)
+        draws = np.stack([model.draws(_generator(fleet.ids[i], seed), shape).swapaxes(0, 1) for i in lanes])
+        yield lanes, _walked(model, fleet.take([fleet.ids[i] for i in lanes]), draws, futr[lanes])
 
 
 def _walked(
-    model: TXLModel,
-    fleet: Fleet,
-    drawn: NDArray[np.float64],
-    scores: NDArray[np.float64],
-    futr: NDArray[np.float32],
+    model: TXLModel, fleet: Fleet, draws: NDArray[np.float64], futr: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    k, n_paths, h = drawn.shape
+    k, n_paths, h, n_channels = draws.shape
     forked = np.repeat(np.arange(k), n_paths)
     state = {name: torch.from_numpy(array) for name, array in select(fleet.state, forked).items()}
-    ahead = _first_block(model, fleet, futr)[forked, 0]
+    ahead = torch.from_numpy(_first_block(model, fleet, futr)[forked, 0]).unflatten(1, (n_channels, -1))
     known = torch.from_numpy(padded_ahead(futr, n_rows=h + model.config.h)[forked])
     static, nothing = torch.from_numpy(fleet.static[forked]), torch.zeros(len(forked), 1, 0)
-    paths = np.empty((k * n_paths, h), np.float32)
-    at = drawn.reshape(k * n_paths, h)
-    for step in range(h):
-        row = quantile_at(ahead, scores, at[:, step])
-        paths[:, step] = np.where(row < 0, 0, row) if model.config.non_negative else row
-        if step + 1 < h:
-            with torch.inference_mode():
+    paths = torch.empty(k * n_paths, h, n_channels)
+    at = torch.from_numpy(draws.reshape(k * n_paths, h, n_channels))
+    with torch.inference_mode():
+        for step in range(h):
+            paths[:, step] = model.drawn(ahead, at[:, step])
+            if step + 1 < h:
                 beside = Beside(nothing, known[:, step : step + 1 + model.config.h], static)
-                y, state = model(torch.from_numpy(paths[:, step].copy())[:, None, None], state, beside=beside)
-            ahead = y[:, 0, 0, 0].numpy()
-    return paths.reshape(k, n_paths, h)
+                y, state = model(paths[:, step][:, None], state, beside=beside, as_law=True)
+                ahead = y[:, 0, 0]
+    return paths.reshape(k, n_paths, h, n_channels).numpy()
 
 
 def _first_block(model: TXLModel, fleet: Fleet, futr: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Forecasts from the kept memories, (n, ≤ h, Q)."""
+    """Forecasts from the kept memories, (n, ≤ h, C · law_width)."""
     if not model.config.futr_kinds:
         return fleet.forecast
     return forecast_known(model, fleet.state["last"], futr[:, : model.config.h])
@@ -156,11 +140,13 @@ def path_quantiles(
     h: int,
     n_paths: int,
     seed: int,
-    levels: Sequence[float],
+    levels: Sequence[Level],
     futr: NDArray[np.float32],
 ) -> NDArray[np.float32]:
-    """Give the quantiles of sampled paths at each step, of shape (n, h, len(levels))."""
-    out = np.empty((len(fleet), h, len(levels)), np.float32)
-    for lanes, paths in sample_paths(model, fleet, h=h, n_paths=n_paths, seed=seed, futr=futr):
-        out[lanes] = np.moveaxis(np.quantile(paths, levels, axis=1), 0, -1)
-    return out
+    """Give the quantiles of sampled paths at each step, of shape (n, h, [C,] len(levels)); their mean is one too."""
+    parts = []
+    for _, paths in sample_paths(model, fleet, h=h, n_paths=n_paths, seed=seed, futr=futr):
+        shown = [paths.mean(axis=1) if isinstance(q, str) else np.quantile(paths, q, axis=1) for q in levels]
+        parts.append(np.stack(shown, axis=-1).astype(np.float32))
+    out = np.concatenate(parts)
+    return out[:, :, 0] if model.config.n_channels == 1 else out

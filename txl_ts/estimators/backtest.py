@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from txl_ts.errors import ParameterError
+from txl_ts.estimators.columns import Level, read_law
 from txl_ts.frames import Panel, run_of
 from txl_ts.metrics import pinball
 from txl_ts.model import TXLModel
@@ -31,6 +32,7 @@ class Batch:
     y : float32 array of shape (k, h)
         What came; NaN where missing.
     forecast : float32 array of shape (k, h, Q)
+        Trained quantiles.
     """
 
     series: NDArray[np.int64]
@@ -89,7 +91,15 @@ def rows_until(panel: Panel, last: NDArray[np.int64]) -> Panel:
     )
 
 
-def backtest(model: TXLModel, panel: Panel, cutoffs: NDArray[np.int64], *, h: int, pace: Pace) -> Iterator[Batch]:
+def backtest(
+    model: TXLModel,
+    panel: Panel,
+    cutoffs: NDArray[np.int64],
+    *,
+    h: int,
+    pace: Pace,
+    levels: Sequence[Level] | None = None,
+) -> Iterator[Batch]:
     """Walk each series once, from empty, and give the forecasts at its cutoffs.
 
     Parameters
@@ -100,7 +110,10 @@ def backtest(model: TXLModel, panel: Panel, cutoffs: NDArray[np.int64], *, h: in
         Grid ordinals, increasing along each row.
     h : int
     pace : Pace
+    levels : sequence of float or "mean", optional
+        What is read off the forecasts. Default: the trained quantiles.
     """
+    levels = model.config.quantiles if levels is None else levels
     first, length = panel.piece_first, panel.lengths
     of_piece = cutoffs[panel.piece_series]
     # Rows of a piece that are cutoffs; a piece is walked up to the last of them.
@@ -121,14 +134,15 @@ def backtest(model: TXLModel, panel: Panel, cutoffs: NDArray[np.int64], *, h: in
             piece = picked[lane]
             series = np.full(len(at), panel.piece_series[piece])
             ordinals = first[piece] + at
-            yield Batch(
+            found = Batch(
                 series=series,
                 ids=[panel.ids[series[0]]] * len(at),
                 cutoffs=panel.stamps(series, ordinals),
                 ordinals=ordinals,
                 y=_ahead(panel, int(series[0]), ordinals, h=h),
-                forecast=stretch.y[i, at - stretch.row, :h, 0],
+                forecast=read_law(model, stretch.y[i, at - stretch.row, :h], levels),
             )
+            yield from [found] if not panel.is_mixed else _by_channel(found, panel)
 
 
 def metrics_of(
@@ -157,11 +171,26 @@ def metrics_of(
     return {name: np.where(count > 0, total / np.maximum(count, 1), np.nan) for name, total in sums.items()}
 
 
+def _by_channel(found: Batch, panel: Panel) -> Iterator[Batch]:
+    """Give y (k, h, C) and forecasts (k, h, C, Q) of one series a channel at a time, as series of their own."""
+    n = panel.n_lanes_per_series
+    for channel in range(n):
+        series = found.series * n + channel
+        yield replace(
+            found,
+            series=series,
+            ids=[panel.lane_names[series[0]]] * len(series),
+            y=found.y[..., channel],
+            forecast=found.forecast[:, :, channel],
+        )
+
+
 def _ahead(panel: Panel, series: int, ordinals: NDArray[np.int64], *, h: int) -> NDArray[np.float32]:
-    """Rows that follow each ordinal, (k, h); NaN in gaps that were cut and beyond the end."""
+    """Rows that follow each ordinal, (k, h) or (k, h, C); NaN in gaps that were cut and beyond the end."""
     low, high = np.searchsorted(panel.piece_series, [series, series + 1])
     wanted = ordinals[:, None] + np.arange(1, h + 1)
     piece = low + np.searchsorted(panel.piece_first[low:high], wanted, side="right") - 1
     row = wanted - panel.piece_first[piece]
     inside = row < panel.lengths[piece]
-    return np.where(inside, panel.values[np.where(inside, panel.offsets[piece] + row, 0)], np.float32(np.nan))
+    found = panel.values[np.where(inside, panel.offsets[piece] + row, 0)]
+    return np.where(inside.reshape(*inside.shape, *(1,) * (found.ndim - 2)), found, np.float32(np.nan))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -47,6 +47,24 @@ class Calibration:
             self.table, self.floor, tuple(self.ids[i] for i in kept), self.adaptive.take(np.array(kept, np.int64))
         )
 
+    def lane(self, name: SeriesId) -> Adaptive | None:
+        """Copy the adaptive levels of a series out; None where it has none yet."""
+        if self.adaptive is None or name not in self.ids:
+            return None
+        return self.adaptive.take(np.array([self.ids.index(name)], np.int64))
+
+    def put_back(self, lanes: Mapping[SeriesId, Adaptive | None]) -> Calibration:
+        """Give the calibration with some series as they once stood."""
+        if self.adaptive is None:
+            return self
+        rest = self.without(list(lanes))
+        assert rest.adaptive is not None
+        found = {name: one for name, one in lanes.items() if one is not None}
+        adaptive = rest.adaptive
+        for one in found.values():
+            adaptive = adaptive.joined(one)
+        return Calibration(self.table, self.floor, (*rest.ids, *found), adaptive)
+
     def after(self, panel: Panel, watch: Watch) -> Calibration:
         """Give the calibration after the rows of a panel; this one stays."""
         if self.adaptive is None:
@@ -64,9 +82,9 @@ class Calibration:
                 grown.issue(lane, ordinal=ordinal, forecast=forecast, table=self.table, floor=self.floor)
         return Calibration(self.table, self.floor, ids, grown)
 
-    def watch(self) -> Watch:
-        """Give what a walk calls to have the forecasts kept that will be judged."""
-        return Watch(self.table.h)
+    def watch(self, read: Callable[[Floats], Floats]) -> Watch:
+        """Give what a walk calls to have the forecasts kept that will be judged; ``read`` gives their quantiles."""
+        return Watch(self.table.h, read)
 
     def _levels(self, ids: Sequence[SeriesId]) -> Floats | None:
         if self.adaptive is None:
@@ -83,18 +101,21 @@ class Watch:
     Attributes
     ----------
     h : int
+    read : callable
+        From what a walk says (h, law_width) to quantiles (h, Q).
     forecasts : dict
         (position of the series, grid ordinal) to quantiles (h, Q).
     """
 
     h: int
+    read: Callable[[Floats], Floats]
     forecasts: dict[tuple[int, int], Floats] = field(default_factory=dict)
 
     def __call__(self, series: int, ordinal: int, y: Floats) -> None:
-        """Take the forecasts (T, h, Q) from rows that begin at an ordinal."""
+        """Take what was said (T, h, law_width) at rows that begin at an ordinal."""
         every = spacing(self.h)
         for row in range(-ordinal % every, len(y), every):
-            self.forecasts[series, ordinal + row] = y[row].copy()
+            self.forecasts[series, ordinal + row] = self.read(y[row].copy())
 
 
 def fresh_calibration(table: Conformal, fleet: Fleet, *, rate: float | None, floor: float) -> Calibration:

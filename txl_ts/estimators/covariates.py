@@ -25,17 +25,17 @@ def forecast_known(model: TXLModel, last: NDArray[np.float32], futr: NDArray[np.
 
     Returns
     -------
-    float32 array of shape (n_series, n_ahead, Q)
+    float32 array of shape (n_series, n_ahead, C · law_width)
     """
     h, n_ahead = model.config.h, futr.shape[1]
-    out = np.full((len(last), n_ahead, len(model.config.quantiles)), np.nan, np.float32)
+    out = np.full((len(last), n_ahead, model.config.n_channels * model.config.law_width), np.nan, np.float32)
     padded = padded_ahead(futr, n_rows=h)
     width = max(_CELLS_PER_CALL // h, 1)
     for first in range(0, len(last), width):
         some = slice(first, first + width)
         with torch.inference_mode():
             y = model.forecast_from(torch.from_numpy(last[some]), torch.from_numpy(padded[some]))
-        out[some] = y[:, :n_ahead, 0].numpy()
+        out[some] = y[:, :n_ahead].flatten(2).numpy()
     return out
 
 

@@ -104,7 +104,7 @@ def load_forecaster(path: str | PathLike[str], cls: type[_F]) -> _F:
             static=arrays.get("static", np.zeros((len(ids), 0), np.float32)),
         )
         out._roles = _roles(config, model.config)
-        out._targets = _targets(config, ids)
+        out._targets = _targets(config, ids, is_mixed=model.config.n_channels > 1)
         out._fitted_end = {name: end for name, end in zip(ids, positions["fitted_end"], strict=True) if end is not None}
         out._style, out._freq = FrameStyle.from_json(config["style"]), parse_freq(config["freq"])
         out.config_ = model.config
@@ -132,7 +132,7 @@ def load_forecaster(path: str | PathLike[str], cls: type[_F]) -> _F:
 
 def export_state(path: str | PathLike[str], model: Exports) -> None:
     """Write the kept memories in the graph's names; see :meth:`TXLForecaster.export_state`."""
-    _refuse_calendar(model, "export_state")
+    _refuse_for_streams(model, "export_state")
     specs, fleet = model._model.stream_specs(), model._fleet
     config = {
         "class": "StreamState",
@@ -145,10 +145,10 @@ def export_state(path: str | PathLike[str], model: Exports) -> None:
     state = to_arrays({spec.name: fleet.state[spec.name] for spec in specs})
     state |= {"static": fleet.static} if fleet.static.shape[1] else {}
     positions = _positions(fleet) | {"last_stamps": model._last_stamps().tolist()}
-    if model._targets:  # the lanes of a stream: its id and a target each
-        ids = base_ids(fleet.ids, model._targets, model._style)
-        targets = (model._targets[split_name(name, model._targets)[1]] for name in fleet.ids)
-        positions["ids"] = [list(pair) for pair in zip(ids, targets, strict=True)]
+    if targets := _lane_targets(model):  # the lanes of a stream: its id and a target each
+        ids = base_ids(fleet.ids, targets, model._style)
+        names = (targets[split_name(name, targets)[1]] for name in fleet.ids)
+        positions["ids"] = [list(pair) for pair in zip(ids, names, strict=True)]
     save(path, Bundle("stream-state", config, {"state": state}, positions))
 
 
@@ -166,7 +166,7 @@ def export_graph(
     max_error: float | None,
 ) -> dict[str, Any]:
     """Write the ONNX graph and its contract; see :meth:`TXLForecaster.export_onnx`."""
-    _refuse_calendar(model, "export_onnx")
+    _refuse_for_streams(model, "export_onnx")
     return export_onnx(
         model._model,
         path,
@@ -194,7 +194,7 @@ def _wide_rows(panel: Panel, piece: int, n_rows: int, *, h: int) -> NDArray[np.f
     stop = int(panel.lengths[piece])
     first = max(stop - n_rows, 0)
     begin = int(panel.offsets[piece])
-    values = panel.values[begin + first : begin + stop, None]
+    values = panel.values[begin + first : begin + stop].reshape(stop - first, -1)
     if panel.covariates is None:
         return values
     beside = run_of(panel, piece, first, stop, h=h)
@@ -206,13 +206,14 @@ def _wide_rows(panel: Panel, piece: int, n_rows: int, *, h: int) -> NDArray[np.f
 
 def export_repository(folder: str | PathLike[str], model: Exports, **settings: Any) -> dict[str, Any]:
     """Write a model repository for Triton; see :meth:`TXLForecaster.export_triton`."""
-    _refuse_calendar(model, "export_triton")
+    _refuse_for_streams(model, "export_triton")
     return export_triton(model._model, folder, about=_about(model), **settings)
 
 
 def _about(model: Exports) -> dict[str, Any]:
     """What the graph's contract needs to know of the estimator."""
-    freq, style, roles, targets = model._freq, model._style, model._roles, model._targets
+    freq, style, roles, targets = model._freq, model._style, model._roles, _lane_targets(model)
+    channels = ["target"] if targets else list(model._targets) or [style.target_col]
     more: dict[str, Any] = {"columns": _columns_of(roles)} if roles else {}
     more |= {"targets": list(targets)} if targets else {}
     return more | {
@@ -225,9 +226,14 @@ def _about(model: Exports) -> dict[str, Any]:
             "step_ns": freq.step if freq.kind == "fixed" else _days(model) if roles.calendar else None,
             "step": freq.step if freq.kind == "integer" else None,
         },
-        "channels": [{"name": "target" if targets else style.target_col, "unit": None}],
+        "channels": [{"name": name, "unit": None} for name in channels],
         "trained": model.segment_len * model.config_.stride,
     }
+
+
+def _lane_targets(model: Exports) -> tuple[str, ...]:
+    """Give the targets that are lanes of their own; none if they share one."""
+    return model._targets if model.config_.n_channels == 1 else ()
 
 
 def _columns_of(roles: Roles) -> dict[str, list[dict[str, Any]]]:
@@ -253,7 +259,7 @@ def _days(model: Exports) -> int | None:
 
 def live_session(model: Exports) -> LiveSession:
     """Open a torch session over the model; see :meth:`TXLForecaster.live`."""
-    _refuse_calendar(model, "live")
+    _refuse_for_streams(model, "live")
     return LiveSession(model._model, contract_of(model._model, about=_about(model)))
 
 
@@ -286,7 +292,7 @@ def _expected(config: dict[str, Any], positions: dict[str, Any]) -> Expected:
         table[part][name] = (tuple(tensor.shape), dtype)
     n_lanes, sizes = len(positions["ids"]), model.config
     state = array_table(model.state_specs(), n_lanes=n_lanes)
-    state["forecast"] = ((n_lanes, sizes.h, len(sizes.quantiles)), "float32")
+    state["forecast"] = ((n_lanes, sizes.h, sizes.n_channels * sizes.law_width), "float32")
     state["linear_spread"] = ((sizes.h,), "float32")
     if "calibration" in config:
         shape, n = (sizes.h, len(sizes.quantiles)), len(positions["calibration"])
@@ -305,7 +311,7 @@ def _empty_model(config: dict[str, Any]) -> TXLModel:
         raise FileFormatError(f"the file holds a {config['class']!r}, expected a 'TXLForecaster'.")
     sizes = ModelConfig.from_json(config["model"])
     width = max(sizes.d_model, sizes.d_ff, sizes.mem_len, sizes.lookback, sizes.patch_len)
-    outputs = sizes.h * len(sizes.quantiles) * sizes.n_channels
+    outputs = sizes.h * max(len(sizes.quantiles), sizes.law_width) * sizes.n_channels
     if sizes.n_layers > _MOST_LAYERS:
         raise FileFormatError(f"the file claims a model of {sizes.n_layers} layers, at most {_MOST_LAYERS} are read.")
     columns = sum(abs(kind) + 10 for kind in (*sizes.hist_kinds, *sizes.futr_kinds, *sizes.static_kinds))
@@ -326,24 +332,36 @@ def _roles(config: dict[str, Any], sizes: ModelConfig) -> Roles:
     return roles
 
 
-def _targets(config: dict[str, Any], ids: tuple[str | int, ...]) -> tuple[str, ...]:
+def _targets(config: dict[str, Any], ids: tuple[str | int, ...], *, is_mixed: bool) -> tuple[str, ...]:
     """Give the target columns of a wide frame, or raise ValueError where the series are not named after them."""
     targets = tuple(config.get("targets", ()))
     if any(type(name) is not str for name in targets):
         raise ValueError("targets must be column names")
-    if targets and not all(any(str(name).endswith(f"/{target}") for target in targets) for name in ids):
+    n_channels = max(len(targets), 1) if config["params"].get("channels") == "mixed" else 1
+    if n_channels != config["model"].get("n_channels"):
+        raise ValueError("the channels of the model are not its targets")
+    if (
+        targets
+        and not is_mixed
+        and not all(any(str(name).endswith(f"/{target}") for target in targets) for name in ids)
+    ):
         raise ValueError("series must be named after an id and a target")
     return targets
 
 
-def _refuse_calendar(model: Exports, call: str) -> None:
-    """Raise ExportError where a stream could not tell the stamps ahead, whose calendar the model reads."""
+def _refuse_for_streams(model: Exports, call: str) -> None:
+    """Raise ExportError where no graph can be: stamps ahead that a stream cannot tell, quantiles by a search."""
     freq = model._freq
     if model._roles.calendar and freq.kind == "calendar" and _days(model) is None:
         raise ExportError(
             f"{call} cannot work for a model that reads the calendar over steps of no fixed length (freq="
             f"{freq.text!r}{'' if model._style.zone is None else f', zone {model._style.zone}'}): a stream counts its "
             "steps ahead in nanoseconds. Fit with calendar=None, and give such columns as futr_cols."
+        )
+    if model.config_.distribution == "negative_binomial":
+        raise ExportError(
+            f"{call} cannot work for distribution='negative_binomial': its quantiles are found by a search, and graphs "
+            "do not search. Fit quantiles, or distribution='normal' or 'student_t', for streams."
         )
 
 

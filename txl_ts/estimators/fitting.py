@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from txl_ts.config import ModelConfig
-from txl_ts.errors import ShortSeriesWarning
+from txl_ts.errors import ColumnError, ShortSeriesWarning
 from txl_ts.estimators.split import Split, split, tail_rows
 from txl_ts.frames import Panel
 from txl_ts.model import TXLModel
@@ -61,6 +61,8 @@ def fit_panel(
     rows = tail_rows(panel, h=config.h, patch_len=config.patch_len)
     if val_size is not None:
         rows = np.full(panel.n_series, val_size, np.int64)
+    if config.distribution == "negative_binomial":
+        _refuse_no_counts(panel)
     how: Any = {"season": season, "loss": settings.loss, "weight": weight}
     choosing = split(panel, config, val_rows=rows, **how)
     _warn_short(choosing, panel, config)
@@ -128,6 +130,21 @@ def _trained(train: Origins) -> Any:
     for a, b in zip(train.pieces.first, train.pieces.stop, strict=True):
         inside[a:b] = True
     return inside
+
+
+def _refuse_no_counts(panel: Panel) -> None:
+    """Raise ColumnError unless all values are counts."""
+    values = panel.values.reshape(panel.n_rows, -1)
+    odd = np.isfinite(values) & ((values < 0) | (values != np.floor(values)))
+    if odd.any():
+        row, channel = np.argwhere(odd)[0]
+        series, ordinal = panel.row_series()[row], panel.row_ordinals()[row]
+        column = panel.targets[channel] if panel.is_mixed else panel.style.target_col
+        raise ColumnError(
+            f"distribution='negative_binomial' is a law of counts, and target column {column!r} holds "
+            f"{int(odd.sum())} values that are none, first {values[row, channel]:g} in series {panel.ids[series]!r} "
+            f"(row {ordinal} of its grid). Give whole numbers from 0 on, or take distribution='normal' or 'student_t'."
+        )
 
 
 def _digest(panel: Panel, rows: Split) -> str:

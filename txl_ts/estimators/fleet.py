@@ -33,8 +33,9 @@ class Fleet:
     last : int64 array of shape (n,)
         Grid ordinal of the last row that was taken in; −1 for none.
     state : dict of array
-    forecast : float32 array of shape (n, h, Q)
-        From the last row; NaN where nothing was seen. Where columns are known ahead, ``state["last"]`` speaks instead.
+    forecast : float32 array of shape (n, h, C · law_width)
+        What was said at the last row, as :class:`~txl_ts.walk.Stretch` has it; NaN where nothing was seen. Where
+        columns are known ahead, ``state["last"]`` speaks instead.
     static : float32 array of shape (n, n_static)
         Columns of each series as a whole.
     """
@@ -55,7 +56,7 @@ class Fleet:
             origins=np.array(origins, np.int64),
             last=np.full(n, -1, np.int64),
             state=init_state(model.state_specs(), n_lanes=n),
-            forecast=np.full((n, config.h, len(config.quantiles)), np.nan, np.float32),
+            forecast=np.full((n, config.h, config.n_channels * config.law_width), np.nan, np.float32),
             static=np.zeros((n, len(config.static_kinds)), np.float32) if static is None else static,
         )
 
@@ -128,6 +129,29 @@ class Fleet:
         new = [name for name in part.ids if name not in where]
         return self._joined(part.take(new)) if new else self
 
+    def lane(self, i: int) -> Fleet:
+        """Copy one series out, by its position."""
+        state = {name: array[i : i + 1].copy() for name, array in self.state.items()}
+        parts = (array[i : i + 1].copy() for array in (self.forecast, self.static))
+        return Fleet(self.ids[i : i + 1], self.origins[i : i + 1].copy(), self.last[i : i + 1].copy(), state, *parts)
+
+    @classmethod
+    def of_lanes(cls, lanes: Sequence[Fleet]) -> Fleet:
+        """Put series side by side."""
+        return cls(
+            ids=tuple(name for lane in lanes for name in lane.ids),
+            state={name: np.concatenate([lane.state[name] for lane in lanes]) for name in lanes[0].state},
+            **{
+                name: np.concatenate([getattr(lane, name) for lane in lanes])
+                for name in ("origins", "last", "forecast", "static")
+            },
+        )
+
+    def has_old_rows(self, panel: Panel) -> bool:
+        """Tell whether the panel has rows that were already taken in, or earlier ones."""
+        known, first = dict(zip(self.ids, self.last.tolist(), strict=True)), panel.first_ordinals()
+        return any(known.get(name, -1) >= first[i] for i, name in enumerate(panel.ids))
+
     def refuse_old_rows(self, panel: Panel, *, call: str) -> None:
         """Raise StampError if the panel has rows that were already taken in, or earlier ones."""
         known = dict(zip(self.ids, self.last.tolist(), strict=True))
@@ -137,7 +161,8 @@ class Fleet:
             shown = [f"{panel.ids[i]!r} starts {known[panel.ids[i]] - first[i] + 1} rows too early" for i in late[:5]]
             raise StampError(
                 f"{len(late)} series have rows that come before, or again at, rows already taken in: "
-                f"{', '.join(shown)}. Nothing was changed. Give {call} only rows after the last one of each series."
+                f"{', '.join(shown)}. Nothing was changed. Give {call} only rows after the last one of each series"
+                f"{', or correct earlier ones with on_revision=' + repr('rewind') if call == 'update' else ''}."
             )
 
     def advance(
@@ -163,12 +188,13 @@ class Fleet:
         one_step : bool
             False saves the forecasts of rows other than each last one.
         watch : callable, optional
-            Called with a series' position, the grid ordinal of a row, and the forecasts (T, h, Q) from it and the next.
+            Called with a series' position, the grid ordinal of a row, and what was said (T, h, C · law_width)
+            at it and the next ones.
 
         Returns
         -------
         fleet : Fleet
-        before : float32 array of shape (N, Q)
+        before : float32 array of shape (N, C · law_width)
             For each row of the panel, the one-step forecast that was made before it; NaN where there was none.
         """
         state = select(self.state, np.arange(len(self)))
@@ -197,7 +223,7 @@ class Fleet:
             before[first_row[straight]] = forecast[series[straight], 0]
             wanted = None if one_step else np.array([len(run) - 1 for run in runs], np.int64)
             for stretch in walk(model, runs, lanes, wanted_from=wanted, pace=pace, beside=beside):
-                for y, lane in zip(stretch.y[:, :, :, 0], stretch.lanes, strict=True):  # y is (T, h, Q)
+                for y, lane in zip(stretch.y, stretch.lanes, strict=True):  # y is (T, h, C · law_width)
                     # Row r of a run forecasts row r + 1; the rows of the gap are none of the panel's.
                     row = np.arange(stretch.row, stretch.row + len(y)) + 1 - gap[lane]
                     if watch is not None:
@@ -230,7 +256,7 @@ class Fleet:
 def _run(panel: Panel, piece: int, *, n_missing: int) -> NDArray[np.float32]:
     """Rows of a piece, behind the missing rows of the gap before it."""
     rows = panel.values[panel.offsets[piece] : panel.offsets[piece + 1]]
-    return np.concatenate([np.full(n_missing, np.nan, np.float32), rows]) if n_missing else rows
+    return np.concatenate([np.full((n_missing, *rows.shape[1:]), np.nan, np.float32), rows]) if n_missing else rows
 
 
 def _rounds(panel: Panel) -> Iterator[NDArray[np.int64]]:

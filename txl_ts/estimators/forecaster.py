@@ -18,11 +18,12 @@ from txl_ts.estimators import files
 from txl_ts.estimators.ahead import forecast_ahead, path_quantiles
 from txl_ts.estimators.backtest import Batch, backtest, cutoff_range, metrics_of, rows_until
 from txl_ts.estimators.bands import Watch
-from txl_ts.estimators.columns import forecast_columns, pick_quantiles
+from txl_ts.estimators.columns import Level, forecast_columns, pick_quantiles, read_law
 from txl_ts.estimators.exports import Exports
 from txl_ts.estimators.fitting import Fitted, fit_panel
 from txl_ts.estimators.fleet import Fleet
 from txl_ts.estimators.kept import KeptMemories
+from txl_ts.estimators.updating import Updates
 from txl_ts.estimators.weights import read_weights, without_column
 from txl_ts.frames import FrameStyle, Panel, Roles, id_frame, long_frame, wide_frame, wide_id_frame, with_words_of
 from txl_ts.training import History, LinearFit, TrainingSettings
@@ -33,7 +34,7 @@ class NotFittedError(TxlError, SklearnNotFittedError):
     """The estimator was used before ``fit``."""
 
 
-class TXLForecaster(KeptMemories, Exports):
+class TXLForecaster(Updates, KeptMemories, Exports):
     """Forecast many series with one recurrent model that remembers each of them.
 
     After ``fit`` every series keeps its memory: ``update`` moves it on row by row without refitting, ``predict`` reads
@@ -65,6 +66,12 @@ class TXLForecaster(KeptMemories, Exports):
         units, in the exported graph too. ``log1p`` and ``sqrt`` keep the sign of negative values.
     non_negative : bool
         Forecasts below 0 become 0.
+    distribution : {"normal", "student_t", "negative_binomial"}, optional
+        Train a law of each step by its likelihood, instead of quantiles by the pinball loss: it answers at any level,
+        and knows its mean. ``"negative_binomial"`` is for counts, and is not exported.
+    channels : {"independent", "mixed"}
+        Whether several targets are series of their own with the same weights, or channels of one series, with one token
+        per row and one memory. With one target there is no difference.
     memory : {"fifo"}
         Memory policy.
     d_model, n_layers, n_heads : int
@@ -157,6 +164,8 @@ class TXLForecaster(KeptMemories, Exports):
         scaler: str = "running",
         transform: str | None = None,
         non_negative: bool = False,
+        distribution: str | None = None,
+        channels: str = "independent",
         memory: str = "fifo",
         d_model: int = 64,
         n_layers: int = 2,
@@ -192,6 +201,8 @@ class TXLForecaster(KeptMemories, Exports):
         self.scaler = scaler
         self.transform = transform
         self.non_negative = non_negative
+        self.distribution = distribution
+        self.channels = channels
         self.memory = memory
         self.d_model = d_model
         self.n_layers = n_layers
@@ -242,8 +253,8 @@ class TXLForecaster(KeptMemories, Exports):
             None if the frame is one series.
         time_col : str
         target_col : str or sequence of str
-            Several columns of a wide frame are forecast side by side: each is a series of its own, with the same
-            weights, and columns of the result are named ``"load_TXL"`` and so on.
+            Several columns of a wide frame are forecast side by side, and columns of the result are named
+            ``"load_TXL"`` and so on; ``channels`` says whether each is a series of its own.
         hist_cols, futr_cols : sequence of str
             Columns beside the target that are known up to now, and ahead (``futr_df`` of :meth:`predict`). Missing
             values are taken as such.
@@ -314,6 +325,7 @@ class TXLForecaster(KeptMemories, Exports):
         start: Literal["fitted"] | None = None,
         level: Sequence[float] | None = None,
         quantiles: Sequence[float] | None = None,
+        mean: bool = False,
         ids: Sequence[str | int] | None = None,
         n_paths: int | None = None,
         random_state: int = 0,
@@ -345,6 +357,8 @@ class TXLForecaster(KeptMemories, Exports):
             Central intervals in percent: columns ``TXL-lo-80`` and ``TXL-hi-80``.
         quantiles : sequence of float, optional
             Columns ``TXL_ql0.1``, …; not together with ``level``. Default: all trained quantiles.
+        mean : bool
+            A column ``TXL-mean`` too: the mean of the law, which a model with a ``distribution`` knows.
         ids : sequence, optional
             Only these series.
         n_paths : int, optional
@@ -362,7 +376,8 @@ class TXLForecaster(KeptMemories, Exports):
         NotFittedError, ParameterError, FrameError, StateError
         """
         self._check_fitted()
-        columns = forecast_columns(self.config_.quantiles, level=level, quantiles=quantiles)
+        moved = self.calibration_ is not None and n_paths is None
+        columns = forecast_columns(self.config_, level=level, quantiles=quantiles, mean=mean, any_level=not moved)
         n_ahead = self.config_.h if h is None else check_integer("h", h, at_least=1)
         if start not in (None, "fitted"):
             raise ParameterError(f"start={start!r} must be None or 'fitted'.")
@@ -373,6 +388,11 @@ class TXLForecaster(KeptMemories, Exports):
             kept.refuse_old_rows(panel, call="predict(start='fitted')")
             fleet, _ = self._advance(kept.take_for(panel, self._model), panel, one_step=False)
             style = panel.style
+        elif static_df is not None:
+            raise ParameterError(
+                "static_df goes with df=rows, for series that were not fitted; predict() alone reads the kept "
+                "memories, which have their static columns. Leave static_df out, or give the rows too."
+            )
         elif start == "fitted":
             raise ParameterError("start='fitted' goes with df=rows; predict() alone reads the kept memories already.")
         fleet = self._taken(fleet, ids)
@@ -380,7 +400,7 @@ class TXLForecaster(KeptMemories, Exports):
         values = self._ahead(fleet, n_ahead, list(columns.values()), futr=futr, n_paths=n_paths, seed=random_state)
         lanes = np.repeat(np.arange(len(fleet)), n_ahead)
         stamps = fleet.ahead(n_ahead, freq=self._freq, style=style).stamps().ravel()
-        return self._frame(style, fleet, lanes, stamps, columns, values.reshape(-1, len(columns)))
+        return self._frame(style, fleet.ids, lanes, stamps, columns, values.reshape(-1, *values.shape[2:]))
 
     def make_future_frame(self, h: int | None = None, *, df: Any = None, ids: Sequence[str | int] | None = None) -> Any:
         """Give the ids and times of the rows that :meth:`predict` would forecast, to be filled with ``futr_cols``.
@@ -414,38 +434,6 @@ class TXLForecaster(KeptMemories, Exports):
         lanes = np.repeat(np.arange(len(rows.ids)), n_ahead)
         return long_frame(style, ids=(rows.ids, lanes), stamps=rows.stamps().ravel(), columns={})
 
-    def update(self, df: Any, *, static_df: Any = None) -> Any:
-        """Take in new rows: the memories move on, the weights stay.
-
-        Parameters
-        ----------
-        df : frame
-            Rows after the last one of each series, with the columns of ``fit``. New series start empty. A call with
-            late, repeated or overlapping rows is refused whole, and nothing is changed.
-        static_df : frame, optional
-            The ``static_cols`` of series that were not fitted.
-
-        Returns
-        -------
-        frame
-            What was predicted for those rows one step ahead, before each was seen, beside the target: id, time,
-            ``TXL``, quantiles, target. NaN where nothing had been seen.
-
-        Raises
-        ------
-        NotFittedError, FrameError
-        """
-        self._check_fitted()
-        panel = self._read_more(df, static_df, continues=True)
-        self._fleet.refuse_old_rows(panel, call="update")
-        watch = None if self.calibration_ is None else self.calibration_.watch()
-        moved, before = self._advance(self._fleet.take_for(panel, self._model), panel, watch=watch)
-        if self.calibration_ is not None and watch is not None:
-            self.calibration_ = self.calibration_.after(panel, watch)
-        out = self._one_step_frame(panel, before, level=None, quantiles=None)
-        self._fleet = self._fleet.merged(moved)
-        return out
-
     def cross_validation(
         self,
         df: Any,
@@ -458,6 +446,7 @@ class TXLForecaster(KeptMemories, Exports):
         val_size: int | None = None,
         level: Sequence[float] | None = None,
         quantiles: Sequence[float] | None = None,
+        mean: bool = False,
         output: Literal["frame", "metrics", "batches"] = "frame",
         id_col: str | None = "unique_id",
         time_col: str = "ds",
@@ -488,7 +477,7 @@ class TXLForecaster(KeptMemories, Exports):
             would have seen its answers.
         val_size : int, optional
             For the fits, as in :meth:`fit`.
-        level, quantiles : sequence of float, optional
+        level, quantiles, mean
             As in :meth:`predict`.
         output : {"frame", "metrics", "batches"}
             All forecasts as one frame; errors per series; or an iterator over :class:`Batch`, for backtests too large
@@ -539,26 +528,28 @@ class TXLForecaster(KeptMemories, Exports):
             if steps > self.h:
                 raise ParameterError(f"h={steps} is more than the estimator's h={self.h}. Make one with h={steps}.")
         cutoffs = cutoff_range(panel, h=steps, n_windows=n_windows, step_size=step_size)
+        config = self.config_ if use_fitted else self._sizes(panel, roles)[0]
+        wanted = forecast_columns(config, level=level, quantiles=quantiles, mean=mean)
+        levels = list(wanted.values()) if output == "frame" else None
         batches = (
-            self._walk_fitted(panel, cutoffs, h=steps)
+            self._walk_fitted(panel, cutoffs, h=steps, levels=levels)
             if use_fitted
-            else self._walk_refitted(panel, roles, cutoffs, h=steps, refit=every, val_size=val_size)
+            else self._walk_refitted(panel, roles, cutoffs, h=steps, refit=every, val_size=val_size, levels=levels)
         )
         if output == "batches":
             return batches
-        trained = (self.config_ if use_fitted else self._sizes(panel, roles)[0]).quantiles
         if output == "metrics":
-            errors = metrics_of(batches, trained, n_series=panel.n_series)
+            errors = metrics_of(batches, config.quantiles, n_series=len(panel.lane_names))
             if panel.targets:
-                return wide_id_frame(panel.style, targets=panel.targets, ids=panel.ids, columns=errors)
+                return wide_id_frame(panel.style, targets=panel.targets, ids=panel.lane_names, columns=errors)
             return id_frame(panel.style, ids=panel.ids, columns=errors)
-        wanted = forecast_columns(trained, level=level, quantiles=quantiles)
         found = Batch.joined(batches)
-        series = found.series.repeat(steps)
-        stamps = panel.stamps(series, (found.ordinals[:, None] + np.arange(1, steps + 1)).ravel())
-        values = pick_quantiles(found.forecast, trained, list(wanted.values())).reshape(-1, len(wanted))
-        y, cutoffs = found.y.ravel(), found.cutoffs.repeat(steps)
-        return self._frame(panel.style, panel, series, stamps, wanted, values, target=y, cutoffs=cutoffs)
+        lanes, cutoffs = found.series.repeat(steps), found.cutoffs.repeat(steps)
+        ahead = (found.ordinals[:, None] + np.arange(1, steps + 1)).ravel()
+        stamps = panel.stamps(lanes // panel.n_lanes_per_series, ahead)
+        values = found.forecast.reshape(-1, len(wanted))
+        how: Any = {"target": found.y.ravel(), "cutoffs": cutoffs, "targets": panel.targets}
+        return self._frame(panel.style, panel.lane_names, lanes, stamps, wanted, values, **how)
 
     # -- files ------------------------------------------------------------------------------------------------------
 
@@ -596,6 +587,12 @@ class TXLForecaster(KeptMemories, Exports):
         """Check all that a fit needs besides the rows."""
         if val_size is not None:
             check_integer("val_size", val_size, at_least=1)
+        check_choice("channels", self.channels, ("independent", "mixed"))
+        if self.distribution is not None and self.loss != "pinball":
+            raise ParameterError(
+                f"distribution={self.distribution!r} is trained by its likelihood, and loss={self.loss!r} would be "
+                "another. Leave one of them out."
+            )
         names = ("learning_rate", "weight_decay", "max_epochs", "batch_size", "segment_len", "patience", "loss")
         return TrainingSettings(
             **{name: getattr(self, name) for name in names},
@@ -631,22 +628,35 @@ class TXLForecaster(KeptMemories, Exports):
         self,
         fleet: Fleet,
         h: int,
-        levels: Sequence[float],
+        levels: Sequence[Level],
         *,
         futr: NDArray[np.float32],
         n_paths: int | None,
         seed: int,
     ) -> NDArray[np.float32]:
-        """Quantiles of the next ``h`` rows, (n, h, len(levels))."""
+        """Quantiles of the next ``h`` rows, (n, h, len(levels)), or with mixed channels (n, h, C, len(levels))."""
         if n_paths is None:
             self._refuse_unknown(f"h={h}, beyond the trained h={self.config_.h},", n_fed=h - self.config_.h)
             y = forecast_ahead(self._model, fleet, h=h, pace=self._pace(self.config_), futr=futr)
-            y = y if self.calibration_ is None else self.calibration_.moved(y, fleet.ids)
-            return pick_quantiles(y, self.config_.quantiles, levels)
+            if self.calibration_ is None:
+                return read_law(self._model, y, levels)
+            return self._moved(y, fleet, levels)
         check_integer("n_paths", n_paths, at_least=1)
         self._refuse_unknown(f"n_paths={n_paths}", n_fed=h - 1)
         seed = check_integer("random_state", seed, at_least=0)
         return path_quantiles(self._model, fleet, h=h, n_paths=n_paths, seed=seed, levels=levels, futr=futr)
+
+    def _moved(self, law: NDArray[np.float32], fleet: Fleet, levels: Sequence[Level]) -> NDArray[np.float32]:
+        """Read a calibrated forecast; the mean stays as it is."""
+        assert self.calibration_ is not None
+        trained = read_law(self._model, law, self.config_.quantiles)
+        if trained.ndim == 4:  # channels are calibrated as series are
+            trained = np.moveaxis(self.calibration_.moved(np.moveaxis(trained, 2, 1), fleet.ids), 1, 2)
+        else:
+            trained = self.calibration_.moved(trained, fleet.ids)
+        out = pick_quantiles(trained, self.config_.quantiles, [q for q in levels if not isinstance(q, str)])
+        at = [i for i, q in enumerate(levels) if isinstance(q, str)]
+        return np.insert(out, at, read_law(self._model, law, ["mean"]), axis=-1) if at else out
 
     def _one_step_frame(
         self,
@@ -656,20 +666,20 @@ class TXLForecaster(KeptMemories, Exports):
         level: Sequence[float] | None,
         quantiles: Sequence[float] | None,
     ) -> Any:
-        columns = forecast_columns(self.config_.quantiles, level=level, quantiles=quantiles)
-        values = pick_quantiles(before, self.config_.quantiles, list(columns.values()))
+        columns = forecast_columns(self.config_, level=level, quantiles=quantiles)
+        values = read_law(self._model, before, list(columns.values()))
         stamps = panel.stamps(panel.row_series(), panel.row_ordinals())
-        return self._frame(panel.style, panel, panel.row_series(), stamps, columns, values, target=panel.values)
+        return self._frame(panel.style, panel.ids, panel.row_series(), stamps, columns, values, target=panel.values)
 
     def _keep(self, fitted: Fitted, panel: Panel, fleet: Fleet, roles: Roles, *, val_size: int | None) -> None:
         """Take over all that fitting found, at once."""
         self._model, self._fleet, self._style, self._freq = fitted.model, fleet, panel.style, panel.freq
         self._roles, self._targets = roles, panel.targets
-        self._roles, self._targets = roles, panel.targets
         self.config_ = fitted.model.config
         self.history_, self.linear_fit_ = fitted.history, fitted.linear
         self.validation_mse_, self.validation_mae_ = fitted.validation_mse, fitted.validation_mae
         self._fit_panel, self._val_size, self.calibration_ = panel, val_size, None
+        self._epochs = None
         self.skipped_, self.cleaned_ = panel.skipped, panel.report.lines()
         self._fitted_end = dict(zip(panel.ids, self._last_stamps().tolist(), strict=True))
         self._describe()
@@ -698,44 +708,49 @@ class TXLForecaster(KeptMemories, Exports):
         ]
         if history.validation:
             alone, best = history.validation[0], min(history.validation)
+            gain = f"{100 * (1 - best / alone) if alone else 0:.1f} % less"
+            if config.distribution != "none":  # logarithms of densities have no zero to count from
+                gain = f"{alone - best:.4f} nats less per value"
             lines.append(
                 f"Validation loss {alone:.4f} with the linear path alone, {best:.4f} with the recurrent path "
-                f"({100 * (1 - best / alone) if alone else 0:.1f} % less), "
-                f"epoch {history.best_epoch} of {history.epochs}."
+                f"({gain}), epoch {history.best_epoch} of {history.epochs}."
             )
         return lines
 
     def _frame(
         self,
         style: FrameStyle,
-        named: Fleet | Panel,
+        ids: Sequence[str | int],
         lanes: NDArray[np.int64],
         stamps: NDArray[np.int64],
-        columns: dict[str, float],
+        columns: dict[str, Level],
         values: NDArray[np.float32],
         *,
         target: NDArray[np.float32] | None = None,
         cutoffs: NDArray[np.int64] | None = None,
+        targets: tuple[str, ...] | None = None,
     ) -> Any:
+        targets = self._targets if targets is None else targets
+        if values.ndim == 3:  # mixed channels: a row of each
+            n = len(targets)
+            ids = [f"{name}/{channel}" for name in ids for channel in targets]
+            lanes, stamps = (lanes[:, None] * n + np.arange(n)).ravel(), stamps.repeat(n)
+            values, target = values.reshape(-1, len(columns)), None if target is None else target.ravel()
         out: dict[str, Any] = {name: values[:, i] for i, name in enumerate(columns)}
-        targets = named.targets if isinstance(named, Panel) else self._targets
+        extra = None if cutoffs is None else {"cutoff": cutoffs}
+        how: Any = {"ids": (ids, lanes), "stamps": stamps, "columns": out, "extra_stamps": extra}
         if targets:
-            extra = None if cutoffs is None else {"cutoff": cutoffs}
-            ids = (named.ids, lanes)
-            return wide_frame(
-                style, targets=targets, ids=ids, stamps=stamps, columns=out, values=target, extra_stamps=extra
-            )
+            return wide_frame(style, targets=targets, values=target, **how)
         if target is not None:
             out[style.target_col] = target
-        extra = None if cutoffs is None else {"cutoff": cutoffs}
-        return long_frame(style, ids=(named.ids, lanes), stamps=stamps, columns=out, extra_stamps=extra)
+        return long_frame(style, **how)
 
     def _fit_rows(self, panel: Panel, roles: Roles, *, val_size: int | None, **more: Any) -> Fitted:
         config, season = self._sizes(panel, roles)
         more = {"checkpoint": None} | more
         return fit_panel(panel, config, self._settings(), season=season, val_size=val_size, **more)
 
-    def _walk_fitted(self, panel: Panel, cutoffs: NDArray[np.int64], *, h: int) -> Iterator[Batch]:
+    def _walk_fitted(self, panel: Panel, cutoffs: NDArray[np.int64], *, h: int, levels: Any) -> Iterator[Batch]:
         first = panel.stamps(np.arange(panel.n_series), cutoffs[:, 0])
         seen = [name for i, name in enumerate(panel.ids) if first[i] < self._fitted_end.get(name, first[i])]
         if seen:
@@ -744,12 +759,21 @@ class TXLForecaster(KeptMemories, Exports):
                 "end of the rows that were fitted on: the backtest would have seen its answers. "
                 "Give fewer windows, fit on fewer rows, or leave use_fitted out."
             )
-        return backtest(self._model, panel, cutoffs, h=h, pace=self._pace(self.config_))
+        return backtest(self._model, panel, cutoffs, h=h, pace=self._pace(self.config_), levels=levels)
 
     def _walk_refitted(
-        self, panel: Panel, roles: Roles, cutoffs: NDArray[np.int64], *, h: int, refit: int, val_size: int | None
+        self,
+        panel: Panel,
+        roles: Roles,
+        cutoffs: NDArray[np.int64],
+        *,
+        h: int,
+        refit: int,
+        val_size: int | None,
+        levels: Any,
     ) -> Iterator[Batch]:
         for some in np.split(cutoffs, range(refit, cutoffs.shape[1], refit), axis=1) if refit else [cutoffs]:
             known, words = with_words_of(panel, rows_until(panel, some[:, 0]), roles)
             fitted = self._fit_rows(rows_until(known, some[:, 0]), words, val_size=val_size)
-            yield from backtest(fitted.model, known, some, h=h, pace=self._pace(fitted.model.config))
+            pace = self._pace(fitted.model.config)
+            yield from backtest(fitted.model, known, some, h=h, pace=pace, levels=levels)

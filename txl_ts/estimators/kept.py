@@ -14,6 +14,7 @@ from txl_ts.errors import ParameterError
 from txl_ts.estimators.ahead import sample_paths
 from txl_ts.estimators.backtest import backtest, cutoff_range
 from txl_ts.estimators.bands import Calibration, Watch, fresh_calibration, last_known_ordinals
+from txl_ts.estimators.epochs import Epochs
 from txl_ts.estimators.fleet import Fleet
 from txl_ts.estimators.pictures import draw_forecast
 from txl_ts.estimators.reading import ReadsFrames
@@ -34,6 +35,7 @@ class KeptMemories(ReadsFrames):
     _fit_panel: Panel | None
     _val_size: int | None
     calibration_: Calibration | None
+    _epochs: Epochs | None
 
     if TYPE_CHECKING:
 
@@ -148,9 +150,9 @@ class KeptMemories(ReadsFrames):
 
         The trained quantiles of one row are marginals of each step ahead: they say nothing about how steps hang
         together. A path is drawn step by step: from the one-step quantiles of its own forked memory (linear between
-        trained quantiles in normal scores, normal tails beyond), then fed into that memory. A path costs one row of the
-        model per step, and the state of a series while it is drawn. Targets of a wide frame are drawn apart from each
-        other.
+        trained quantiles in normal scores, normal tails beyond) or from its law, then fed into that memory. A path
+        costs one row of the model per step, and the state of a series while it is drawn. Targets of a wide frame are
+        drawn apart from each other; mixed channels are drawn apart at each step, and share the memory.
 
         Parameters
         ----------
@@ -201,6 +203,8 @@ class KeptMemories(ReadsFrames):
         self._check_fitted()
         names = self._lanes_of(ids)
         self._fleet = self._fleet.without(names)
+        if self._epochs is not None:
+            self._epochs.forget(names)
         self.calibration_ = None if self.calibration_ is None else self.calibration_.without(names)
 
     def calibrate(
@@ -228,7 +232,7 @@ class KeptMemories(ReadsFrames):
         adaptive : bool
             Go on: each series' levels follow what ``update`` brings (adaptive conformal inference). They are part of
             the state, and of the file. Not with ``futr_cols``: what ``update`` forecasts knows nothing of the rows
-            ahead.
+            ahead; and not with mixed channels.
         rate : float
             Step of the adaptive levels: larger follows faster and wavers more.
         static_df : frame, optional
@@ -252,6 +256,11 @@ class KeptMemories(ReadsFrames):
                 f"adaptive=True follows the forecasts that update makes, and they know nothing of futr_cols "
                 f"{list(self._roles.futr)} ahead, as those of predict do. Calibrate once: calibrate(adaptive=False)."
             )
+        if adaptive and self.config_.n_channels > 1:
+            raise ParameterError(
+                "adaptive=True follows series with one target each, and channels='mixed' has several in one. Calibrate "
+                "once: calibrate(adaptive=False), or fit with channels='independent'."
+            )
         h, panel = self.config_.h, self._held_out(df, static_df)
         last = panel.last_ordinals()
         trained = last - (self._val_size or 0) if df is None else last_known_ordinals(panel, self._fitted_end)
@@ -267,6 +276,7 @@ class KeptMemories(ReadsFrames):
         batches = backtest(self._model, panel, cutoffs, h=h, pace=self._pace(self.config_))
         table = Conformal.from_forecasts(((b.forecast, b.y) for b in batches), quantiles=self.config_.quantiles)
         floor = 0.0 if self.config_.non_negative else -np.inf
+        self._epochs = None  # what they hold of adaptive bands belongs to an earlier calibration
         self.calibration_ = fresh_calibration(table, self._fleet, rate=rate if adaptive else None, floor=floor)
         return self
 
@@ -282,16 +292,18 @@ class KeptMemories(ReadsFrames):
         return self._fit_panel
 
     def _path_frame(self, fleet: Fleet, paths: NDArray[np.float32]) -> Any:
-        """Lay paths (n_series, n_paths, h) out by id, path and time, with a column per target."""
-        n_paths, steps = paths.shape[1:]
+        """Lay paths (n_series, n_paths, h, C) out by id, path and time, with a column per target."""
+        n_paths, steps, n_channels = paths.shape[1:]
         rows, where = self._rows_ahead(fleet, steps, self._style)
         order = np.array(sorted(range(len(rows.ids)), key=rows.ids.__getitem__), np.int64)
         number = np.broadcast_to(np.arange(n_paths)[:, None], (len(order), n_paths, steps))
         columns: dict[str, NDArray[Any]] = {"sample_id": number.ravel()}
-        target = np.array([split_name(name, self._targets)[1] if self._targets else 0 for name in fleet.ids])
+        named = self._name_targets
+        target = np.array([split_name(name, named)[1] if named else 0 for name in fleet.ids])
         for i, prefix in enumerate([f"{name}_" for name in self._targets] or [""]):
             spread = np.full((len(order), n_paths, steps), np.nan, np.float32)
-            spread[where[target == i]] = paths[target == i]
+            mine, channel = (target == i, 0) if n_channels == 1 else (target == 0, i)
+            spread[where[mine]] = paths[mine, ..., channel]
             columns[f"{prefix}TXL"] = spread[order].ravel()
         stamps = np.broadcast_to(rows.stamps()[order][:, None], number.shape).ravel()
         ids = (rows.ids, order.repeat(n_paths * steps))

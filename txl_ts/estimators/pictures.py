@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from txl_ts.errors import ParameterError
-from txl_ts.frames import Panel, long_frame
+from txl_ts.frames import ONLY_SERIES, SERIES_COL, Panel, long_frame, melted, wide_frame
 from txl_ts.plots import N_PANELS, plot_forecast
 
 if TYPE_CHECKING:
@@ -29,24 +28,25 @@ def draw_forecast(
     **known: Any,
 ) -> Figure:
     """Draw; see :meth:`KeptMemories.plot`."""
-    if model._targets:
-        raise ParameterError(
-            f"plot() draws one target, and this model forecasts {list(model._targets)}. Draw the columns of predict() "
-            "yourself, or fit on a long frame with a series per target."
-        )
-    names = list(model._fleet.ids[:N_PANELS]) if ids is None else ids
+    names = list(dict.fromkeys(model._base_names()))[:N_PANELS] if ids is None else ids
     level = _band(model.config_.quantiles) if level is None else level
     forecast = model.predict(h, level=level, ids=names, **known)
-    style = model._style
+    style, targets = model._style, model._targets
     columns: Any = {"id_col": style.id_col, "time_col": style.time_col, "target_col": style.target_col}
+    shown: Sequence[str | int] | None = None if style.id_col is None else names
+    if targets:
+        forecast = melted(forecast, targets=targets, style=style, value=None)
+        id_text = [ONLY_SERIES] if style.id_col is None else names
+        shown = [f"{name}/{target}" for name in id_text for target in targets][:N_PANELS]
+        columns |= {"id_col": style.id_col or SERIES_COL, "target_col": "y"}
     if df is None:
-        return plot_forecast(forecast, ids=_shown(names, style.id_col), **columns)
+        return plot_forecast(forecast, ids=shown, **columns)
     panel = model._read_rows(df)
     last = dict(zip(model._fleet.ids, model._last_stamps().tolist(), strict=True))
     series = panel.row_series()
     stamps = panel.stamps(series, panel.row_ordinals())
     ends = np.array([last.get(name, np.iinfo(np.int64).min) for name in panel.ids])
-    wanted = np.isin(series, [i for i, name in enumerate(panel.ids) if name in set(names)])
+    wanted = np.isin(series, [i for i, name in enumerate(panel.ids) if name in set(model._lanes_of(names))])
     seen = stamps <= ends[series]
     ahead = model.config_.h if h is None else h
     # As many rows as the forecast has; what came later is another forecast's concern.
@@ -55,7 +55,7 @@ def draw_forecast(
         forecast,
         _rows(panel, wanted & seen, stamps),
         actuals=_rows(panel, later, stamps) if later.any() else None,
-        ids=_shown(names, style.id_col),
+        ids=shown,
         n_history=n_history,
         **columns,
     )
@@ -67,10 +67,6 @@ def _band(trained: Sequence[float]) -> list[float]:
     return [min(80.0, width)] if width > 0 else []
 
 
-def _shown(names: Sequence[str | int], id_col: str | None) -> Sequence[str | int] | None:
-    return None if id_col is None else names
-
-
 def _first_after(panel: Panel, seen: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Grid ordinal after the last row of each series that was seen."""
     first = panel.first_ordinals().copy()
@@ -79,5 +75,19 @@ def _first_after(panel: Panel, seen: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 
 def _rows(panel: Panel, picked: NDArray[np.bool_], stamps: NDArray[np.int64]) -> Any:
-    columns = {panel.style.target_col: panel.values[picked]}
-    return long_frame(panel.style, ids=(panel.ids, panel.row_series()[picked]), stamps=stamps[picked], columns=columns)
+    ids: Any = (panel.ids, panel.row_series()[picked])
+    if not panel.targets:
+        columns = {panel.style.target_col: panel.values[picked]}
+        return long_frame(panel.style, ids=ids, stamps=stamps[picked], columns=columns)
+    n = panel.n_lanes_per_series
+    lanes = (ids[1][:, None] * n + np.arange(n)).ravel()
+    wide = wide_frame(
+        panel.style,
+        targets=panel.targets,
+        ids=(panel.lane_names, lanes),
+        stamps=stamps[picked].repeat(n),
+        columns={},
+        values=panel.values[picked].ravel(),
+        extra_stamps=None,
+    )
+    return melted(wide, targets=panel.targets, style=panel.style, value="y")

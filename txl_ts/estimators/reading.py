@@ -43,6 +43,7 @@ class ReadsFrames(BaseEstimator):
     align: str
     max_gap: int | None
     on_bad_series: str
+    channels: str
 
     # Set by fit and load; told here, since other methods read them.
     _model: TXLModel
@@ -75,19 +76,21 @@ class ReadsFrames(BaseEstimator):
         roles = Roles.named(taken=[names["id_col"], names["time_col"], *targets], **columns)
         return with_vocabulary(roles, df=df, static_df=static_df)
 
-    def _read_more(self, df: Any, static_df: Any = None, *, continues: bool) -> Panel:
+    def _read_more(self, df: Any, static_df: Any = None, *, continues: bool, gap: int | None = None) -> Panel:
         """Read rows with all columns that were fitted."""
-        panel = self._read_rows(df, continues=continues, beside=self._roles)
-        known = dict(zip(base_ids(self._fleet.ids, self._targets, self._style), self._fleet.static, strict=True))
+        panel = self._read_rows(df, continues=continues, beside=self._roles, gap=gap)
+        known = dict(zip(base_ids(self._fleet.ids, self._name_targets, self._style), self._fleet.static, strict=True))
         return self._completed(panel, self._roles, static_df, known=known)
 
-    def _read_rows(self, df: Any, *, continues: bool = False, beside: Roles | None = None) -> Panel:
+    def _read_rows(
+        self, df: Any, *, continues: bool = False, beside: Roles | None = None, gap: int | None = None
+    ) -> Panel:
         """Read rows with the target and the frequency that were fitted; no other column unless ``beside`` names it."""
         style = self._style
         panel = self._read(
             df,
             self._freq,
-            gap=self._gap(self.config_),
+            gap=self._gap(self.config_) if gap is None else gap,
             origins=self._fleet.known_origins() if continues else None,
             id_col=style.id_col,
             time_col=style.time_col,
@@ -119,7 +122,7 @@ class ReadsFrames(BaseEstimator):
         return read(
             df,
             **columns,
-            **({"targets": targets} if targets else {"target_col": target_col}),
+            **({"targets": targets, "is_mixed": self._mixes(targets)} if targets else {"target_col": target_col}),
             freq=freq,
             align=self.align,
             max_gap=gap,
@@ -132,7 +135,7 @@ class ReadsFrames(BaseEstimator):
 
     def _completed(self, panel: Panel, roles: Roles, static_df: Any, *, known: dict[Any, Any]) -> Panel:
         """Add what is not in the rows: the calendar, and the static columns."""
-        ids = base_ids(panel.ids, panel.targets, panel.style)
+        ids = base_ids(panel.ids, panel.name_targets, panel.style)
         return with_static(with_calendar(panel, roles), static_df, roles, known=known, ids=ids)
 
     def _refuse_other_kinds(self, panel: Panel) -> None:
@@ -143,8 +146,8 @@ class ReadsFrames(BaseEstimator):
                 f"time column {old.time_col!r} was fitted {_zone_text(old)} and now comes {_zone_text(new)}. Nothing "
                 "was changed. Give the rows the zone that was fitted: dt.tz_localize, or dt.replace_time_zone."
             )
-        known = {type(name) for name in base_ids(self._fleet.ids, self._targets, old)}
-        got = {type(name) for name in base_ids(panel.ids, panel.targets, new)}
+        known = {type(name) for name in base_ids(self._fleet.ids, self._name_targets, old)}
+        got = {type(name) for name in base_ids(panel.ids, panel.name_targets, new)}
         if known and got - known:
             names = ["/".join(sorted(kind.__name__ for kind in kinds)) for kinds in (known, got)]
             raise ColumnError(
@@ -163,7 +166,7 @@ class ReadsFrames(BaseEstimator):
 
     def _rows_ahead(self, fleet: Fleet, n: int, style: FrameStyle) -> tuple[Ahead, NDArray[np.int64]]:
         """Rows ahead of each id of the frame, and the position of each series' id among them."""
-        names = base_ids(fleet.ids, self._targets, style)
+        names = base_ids(fleet.ids, self._name_targets, style)
         first = {name: lane for lane, name in reversed(list(enumerate(names)))}
         distinct = list(dict.fromkeys(names))
         lanes = np.array([first[name] for name in distinct], np.int64)
@@ -187,7 +190,21 @@ class ReadsFrames(BaseEstimator):
         """Names of the series of some ids of the frame: one, or one per target."""
         if isinstance(ids, str | int):
             raise ParameterError(f"ids={ids!r} must be a list, such as ids=[{ids!r}].")
-        return [f"{name}/{target}" for name in ids for target in self._targets] if self._targets else list(ids)
+        targets = self._name_targets
+        return [f"{name}/{target}" for name in ids for target in targets] if targets else list(ids)
+
+    def _mixes(self, targets: Sequence[str]) -> bool:
+        """Whether the targets of an id are channels of one series."""
+        return self.channels == "mixed" and len(targets) > 1
+
+    @property
+    def _name_targets(self) -> tuple[str, ...]:
+        """Targets that are part of the names of series."""
+        return () if self._mixes(self._targets) else self._targets
+
+    def _base_names(self) -> list[str | int]:
+        """Ids of the frame behind each kept series."""
+        return base_ids(self._fleet.ids, self._name_targets, self._style)
 
     def _gap(self, config: ModelConfig) -> int:
         return config.reach if self.max_gap is None else self.max_gap
@@ -197,6 +214,7 @@ class ReadsFrames(BaseEstimator):
         typical = int(np.median(panel.series_rows()))
         season = resolve_season(self.season_length, freq=panel.freq)
         how: Any = {"freq": panel.freq, "season": season, "typical_length": typical, "beside": roles}
+        how["n_channels"] = panel.n_lanes_per_series
         return resolve_sizes(self.get_params(), **how), season
 
     def _last_stamps(self) -> NDArray[np.int64]:

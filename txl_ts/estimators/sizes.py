@@ -25,7 +25,13 @@ def resolve_season(season_length: Any, *, freq: Freq) -> int:
 
 
 def resolve_sizes(
-    params: Mapping[str, Any], *, freq: Freq, season: int, typical_length: int, beside: Roles = _NOTHING
+    params: Mapping[str, Any],
+    *,
+    freq: Freq,
+    season: int,
+    typical_length: int,
+    beside: Roles = _NOTHING,
+    n_channels: int = 1,
 ) -> ModelConfig:
     """Turn an estimator's parameters into a model's sizes.
 
@@ -40,6 +46,8 @@ def resolve_sizes(
         Rows of a typical series; the look-back leaves most of them for training.
     beside : Roles
         Columns beside the target.
+    n_channels : int
+        Targets of one lane.
 
     Raises
     ------
@@ -61,6 +69,8 @@ def resolve_sizes(
         "scaler": params["scaler"],
         "transform": "none" if params["transform"] is None else params["transform"],
         "non_negative": params["non_negative"],
+        "distribution": "none" if params["distribution"] is None else params["distribution"],
+        "n_channels": n_channels,
         "memory": params["memory"],
         "d_model": d_model,
         "n_layers": n_layers,
@@ -110,5 +120,5 @@ def _mem_len(config: ModelConfig, context: int | None) -> int:
     slot = config.n_layers * 2 * config.stride * config.d_model * 4
     rest = config.n_context_rows * config.n_channels * 2 * 4 + 256  # kept rows; normaliser and counters
     rest += len(config.hist_kinds) * (2 * max(config.patch_len, 2) + 15) * 4
-    rest += (config.d_model + config.h + 3) * 4 if config.futr_kinds else 0
+    rest += (config.d_model + (config.h + 2) * config.n_channels + 1) * 4 if config.futr_kinds else 0
     return max((STATE_BUDGET - rest) // slot - 1, 1)

@@ -120,23 +120,25 @@ def _origins(
 
 
 def _units(panel: Panel, *, stop: NDArray[np.int64], season: int, kind: str) -> NDArray[np.float32]:
-    """Unit of the errors of each piece: its series' deviation, or mean absolute seasonal difference; positive."""
-    total, square, count = (np.zeros(panel.n_series) for _ in range(3))
-    difference, pairs = np.zeros(panel.n_series), np.zeros(panel.n_series)
+    """Unit of the errors of each piece and channel: its deviation, or mean absolute seasonal difference; positive."""
+    shape = (panel.n_series, panel.n_lanes_per_series)
+    total, square, count, difference, pairs = (np.zeros(shape) for _ in range(5))
+    values = panel.values.reshape(len(panel.values), -1)
     for piece, series in enumerate(panel.piece_series):
-        rows = panel.values[panel.offsets[piece] : max(stop[piece], panel.offsets[piece])].astype(np.float64)
-        there = rows[np.isfinite(rows)]
-        total[series] += there.sum()
-        square[series] += np.square(there).sum()
-        count[series] += len(there)
+        rows = values[panel.offsets[piece] : max(stop[piece], panel.offsets[piece])].astype(np.float64)
+        there = np.isfinite(rows)
+        total[series] += np.sum(rows, axis=0, where=there)
+        square[series] += np.sum(np.square(rows), axis=0, where=there)
+        count[series] += there.sum(axis=0)
         if kind == "seasonal" and len(rows) > season:
             step = np.abs(rows[season:] - rows[:-season])
-            difference[series] += np.nansum(step)
-            pairs[series] += np.isfinite(step).sum()
+            difference[series] += np.nansum(step, axis=0)
+            pairs[series] += np.isfinite(step).sum(axis=0)
     mean = total / np.maximum(count, 1)
     unit = np.sqrt(np.maximum(square / np.maximum(count, 1) - mean**2, 0))
     if kind == "seasonal":
         unit = np.where(difference > 0, difference / np.maximum(pairs, 1), unit)
     # A series that never moved, or has no rows: any positive number will do.
     unit = np.where(unit > 1e-9 * np.maximum(np.abs(mean), 1e-30), unit, np.maximum(np.abs(mean), 1))
-    return unit[panel.piece_series].astype(np.float32)
+    unit = unit[panel.piece_series].astype(np.float32)
+    return unit if panel.is_mixed else unit[:, 0]

@@ -10,14 +10,25 @@ from txl_ts.frames.aliases import parse_freq, rows_in
 from txl_ts.frames.beside import run_of, with_calendar, with_static, with_vocabulary, with_words_of
 from txl_ts.frames.calendar import calendar_features, check_calendar
 from txl_ts.frames.freq import Freq
-from txl_ts.frames.panel import CleaningReport, Panel
+from txl_ts.frames.panel import ONLY_SERIES, CleaningReport, Panel
 from txl_ts.frames.read import read_long
 from txl_ts.frames.roles import Covariates, Roles
 from txl_ts.frames.style import FrameStyle
-from txl_ts.frames.wide import base_ids, check_targets, read_wide, split_name, wide_frame, wide_id_frame
+from txl_ts.frames.wide import (
+    SERIES_COL,
+    base_ids,
+    check_targets,
+    melted,
+    read_wide,
+    split_name,
+    wide_frame,
+    wide_id_frame,
+)
 from txl_ts.frames.write import id_frame, long_frame
 
 __all__ = [
+    "ONLY_SERIES",
+    "SERIES_COL",
     "Ahead",
     "CleaningReport",
     "Covariates",
@@ -31,6 +42,7 @@ __all__ = [
     "check_targets",
     "id_frame",
     "long_frame",
+    "melted",
     "parse_freq",
     "read_ahead",
     "read_long",

@@ -125,7 +125,8 @@ def _read(out: FloatArray, rows: Ahead, futr_df: Any, roles: Roles, *, nearest: 
     repeated[first] = False
     _refuse(repeated, used, lane, stamps, rows, "futr_df repeats times", "Give one row per series and time.")
     for i, name in enumerate(roles.futr):
-        values = read_column(frame, name, roles, role="futr")
+        # A category that is not given is a cell that is missing; one that was never seen is none of those known.
+        values = read_column(frame, name, roles, role="futr", missing_code=np.nan)
         beyond = np.flatnonzero(beyond_float32(values))
         if len(beyond):
             row = int(beyond[0])

@@ -91,8 +91,8 @@ class Panel:
         Grid ordinal of the piece's first row.
     offsets : int64 array of shape (n_pieces + 1,)
         Rows of piece ``p`` are ``values[offsets[p]:offsets[p + 1]]``.
-    values : float32 array of shape (N,)
-        The target on the grid; NaN where it is missing.
+    values : float32 array of shape (N,), or (N, C)
+        The target on the grid, or the targets of mixed channels side by side; NaN where missing.
     freq : Freq
         Step of the grid.
     style : FrameStyle
@@ -109,7 +109,8 @@ class Panel:
     calendar : tuple of str
         Features of the stamp among them, the last columns of ``covariates.futr``.
     targets : tuple of str
-        Target columns of a wide frame, whose series are named ``"id/target"``; empty for a long frame.
+        Target columns of a wide frame, whose series are named ``"id/target"`` unless channels are mixed; empty for a
+        long frame.
     """
 
     ids: tuple[SeriesId, ...]
@@ -131,6 +132,26 @@ class Panel:
     def n_series(self) -> int:
         """Number of series."""
         return len(self.ids)
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether each series has several targets."""
+        return self.values.ndim == 2
+
+    @property
+    def n_lanes_per_series(self) -> int:
+        """Targets of each series."""
+        return self.values.shape[1] if self.values.ndim == 2 else 1
+
+    @property
+    def lane_names(self) -> tuple[SeriesId, ...]:
+        """Names of what is forecast: the series, or ``"id/target"`` of each target of a series."""
+        return tuple(f"{name}/{t}" for name in self.ids for t in self.targets) if self.is_mixed else self.ids
+
+    @property
+    def name_targets(self) -> tuple[str, ...]:
+        """Targets that are part of the names in ``ids``."""
+        return () if self.is_mixed else self.targets
 
     @property
     def n_pieces(self) -> int:

@@ -52,6 +52,7 @@ def read_long(
     beside: Roles | None = None,
     warn_unused: bool = True,
     warn_cleaned: bool = True,
+    needs_values: bool = True,
 ) -> Panel:
     """Read a long frame: one row per series and time, in any order.
 
@@ -86,6 +87,8 @@ def read_long(
         Whether columns without a role give an UnusedColumnsWarning.
     warn_cleaned : bool
         Whether moved, merged and skipped rows give a CleanedDataWarning.
+    needs_values : bool
+        Whether a series that is not known needs any value at all.
 
     Returns
     -------
@@ -130,7 +133,7 @@ def read_long(
     style = _read_style(wrapped, id_col, time_col, target_col, unit, zone)
     rows = Rows.sorted(codes, to_native(ticks, unit, time_col), read_target(wrapped, target_col))
     sieve = Sieve(rows, ids, style, skip=on_bad_series == "skip")
-    _refuse_values(sieve, style, known=origins or {})
+    _refuse_values(sieve, style, known=(origins or {}) if needs_values else dict.fromkeys(ids, 0))
     columns = read_beside(wrapped, beside, sieve, style) if beside else None
     if align == "error":
         _refuse_repeats(sieve, style)

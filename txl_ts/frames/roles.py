@@ -156,8 +156,10 @@ def learn_vocabulary(roles: Roles, frames: Mapping[str, Frame]) -> Roles:
     return replace(roles, vocabulary=words)
 
 
-def read_column(frame: Frame, name: str, roles: Roles, *, role: str) -> FloatArray | npt.NDArray[np.float64]:
-    """Read a column: numbers with NaN where missing, or codes of categories.
+def read_column(
+    frame: Frame, name: str, roles: Roles, *, role: str, missing_code: float = 0
+) -> FloatArray | npt.NDArray[np.float64]:
+    """Read a column: numbers with NaN where missing, or codes of categories, ``missing_code`` where missing.
 
     Raises
     ------
@@ -167,7 +169,7 @@ def read_column(frame: Frame, name: str, roles: Roles, *, role: str) -> FloatArr
     if name not in roles.cat:
         return read_number(frame, name, role=f"{role} column")
     codes = {word: code + 1 for code, word in enumerate(roles.vocabulary[name])}
-    return np.array([0 if word is None else codes.get(word, 0) for word in _words(frame[name])], np.float32)
+    return np.array([missing_code if w is None else codes.get(w, 0) for w in _words(frame[name])], np.float32)
 
 
 def _words(series: Column) -> list[Category | None]:

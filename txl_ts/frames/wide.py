@@ -1,6 +1,7 @@
-"""Wide frames: several target columns, each of which becomes series of its own, and forecasts side by side again.
+"""Wide frames: several target columns, and forecasts side by side again.
 
-A series is then named ``"id/target"``. Every target of an id is a lane with the same weights.
+Each target becomes a series of its own, named ``"id/target"``: a lane with the same weights. With mixed channels the
+targets of an id stay side by side, and are one lane.
 """
 
 from __future__ import annotations
@@ -9,18 +10,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import narwhals as nw
 import numpy as np
 import numpy.typing as npt
 
-from txl_ts.errors import ParameterError
+from txl_ts.errors import ColumnError, FrameError, ParameterError
 from txl_ts.frames.columns import check_roles, open_frame
-from txl_ts.frames.panel import Panel, SeriesId
+from txl_ts.frames.panel import ONLY_SERIES, Panel, SeriesId
 from txl_ts.frames.read import read_long
 from txl_ts.frames.roles import Covariates, Roles
 from txl_ts.frames.style import FrameStyle
+from txl_ts.frames.words import counted
 from txl_ts.frames.write import id_frame, long_frame
 
 IntArray = npt.NDArray[np.int64]
+
+# Column of melted frames that names their series, where the frame had no id column.
+SERIES_COL = "series"
+# What forecasts are called behind the name of their target.
+NAME = "TXL"
 
 
 def check_targets(target_col: Any) -> tuple[str, ...]:
@@ -51,6 +59,7 @@ def read_wide(
     origins: Mapping[Any, int] | None,
     beside: Roles | None,
     warn_unused: bool,
+    is_mixed: bool = False,
     **settings: Any,
 ) -> Panel:
     """Read a wide frame, target by target; see :func:`~txl_ts.frames.read.read_long` for the arguments and errors.
@@ -58,7 +67,8 @@ def read_wide(
     Returns
     -------
     Panel
-        Series are named ``"id/target"``, ids first; ``panel.targets`` are the columns.
+        Series are named ``"id/target"``, ids first; ``panel.targets`` are the columns. With ``is_mixed`` series are the
+        ids, and ``panel.values`` has an axis of targets: any of them may lack values.
     """
     wrapped = open_frame(frame)
     roles = [
@@ -67,8 +77,8 @@ def read_wide(
         *(beside.asked() if beside else []),
     ]
     check_roles(wrapped, roles if id_col is None else [("id column", id_col), *roles], warn_unused=warn_unused)
-    own: dict[Any, int] | None = None if origins is None else {}
-    for name, stamp in (origins or {}).items():
+    own: dict[Any, int] | None = None if origins is None else dict(origins) if is_mixed else {}
+    for name, stamp in () if is_mixed else (origins or {}).items():
         base = split_name(name, targets)[0]
         assert own is not None
         own[base] = stamp
@@ -86,9 +96,12 @@ def read_wide(
                 origins=own,
                 beside=beside,
                 warn_unused=False,
+                needs_values=not is_mixed,
                 **settings | ({"freq": panels[0].freq} if panels else {}),
             )
         )
+    if is_mixed:
+        return _side_by_side(panels, targets, known=origins or {}, skip=settings["on_bad_series"] == "skip")
     return _stacked(panels, targets)
 
 
@@ -146,6 +159,33 @@ def wide_frame(
     return long_frame(style, ids=(distinct, found[:, 0]), stamps=found[:, -1], columns=out, extra_stamps=extra or None)
 
 
+def melted(frame: Any, *, targets: Sequence[str], style: FrameStyle, value: str | None) -> Any:
+    """Put the columns of each target under each other, for pictures: ids become ``"id/target"``.
+
+    Parameters
+    ----------
+    frame : frame
+        Of :func:`wide_frame`.
+    targets : sequence of str
+    style : FrameStyle
+    value : str or None
+        Name of the targets' own column; None takes the columns that were named after each target instead.
+    """
+    wide = open_frame(frame)
+    name = nw.lit(ONLY_SERIES) if style.id_col is None else nw.col(style.id_col).cast(nw.String)
+    parts = []
+    for target in targets:
+        prefix = f"{target}_{NAME}"
+        own = (
+            {c: c[len(target) + 1 :] for c in wide.columns if c.startswith(prefix)}
+            if value is None
+            else {target: value}
+        )
+        series = nw.concat_str([name, nw.lit(f"/{target}")]).alias(style.id_col or SERIES_COL)
+        parts.append(wide.select(series, style.time_col, *own).rename(own))
+    return nw.concat(parts).to_native()
+
+
 def wide_id_frame(
     style: FrameStyle, *, targets: Sequence[str], ids: Sequence[SeriesId], columns: Mapping[str, npt.NDArray[Any]]
 ) -> Any:
@@ -161,6 +201,51 @@ def wide_id_frame(
             spread[[where[bases[k]] for k in mine]] = column[mine]
             out[f"{target}_{name}"] = spread
     return id_frame(style, ids=distinct, columns=out)
+
+
+def _side_by_side(panels: list[Panel], targets: tuple[str, ...], *, known: Mapping[Any, int], skip: bool) -> Panel:
+    """Put the targets of each id into columns; grids are equal, since rows are."""
+    skipped = {name: f"{targets[i]}: {why}" for i, panel in enumerate(panels) for name, why in panel.skipped}
+    whole = [_without(panel, set(skipped)) for panel in panels]
+    values = np.stack([panel.values for panel in whole], axis=1)
+    first = whole[0]
+    has_any = np.zeros(first.n_series, bool)
+    np.logical_or.at(has_any, first.row_series(), np.isfinite(values).any(axis=1))
+    empty = [name for i, name in enumerate(first.ids) if not has_any[i] and name not in known]
+    if empty and not skip:
+        raise ColumnError(
+            f"target columns {list(targets)} have no value at all in {counted(len(empty), 'series', 'series')}, such "
+            f"as {empty[:5]}. Drop such series, or read with on_bad_series='skip'."
+        )
+    skipped |= dict.fromkeys(empty, "no target has any value")
+    if len(empty) == first.n_series:
+        raise FrameError(f"all {len(skipped)} series were skipped: none has a value in {list(targets)}.")
+    out = _without(replace(first, values=values, targets=targets), set(empty))
+    report = replace(first.report, n_skipped=len(skipped), n_missing=int(np.isnan(out.values).all(axis=1).sum()))
+    return replace(out, skipped=tuple(skipped.items()), report=report)
+
+
+def _without(panel: Panel, gone: set[SeriesId]) -> Panel:
+    """Leave series out."""
+    if not gone & set(panel.ids):
+        return panel
+    kept = np.array([name not in gone for name in panel.ids])
+    pieces = kept[panel.piece_series]
+    rows = np.repeat(pieces, panel.lengths)
+    covariates = panel.covariates
+    if covariates is not None:
+        covariates = replace(covariates.keep_rows(rows), static=covariates.static[kept])
+    return replace(
+        panel,
+        ids=tuple(name for name in panel.ids if name not in gone),
+        origins=panel.origins[kept],
+        piece_series=(np.cumsum(kept) - 1)[panel.piece_series[pieces]],
+        piece_first=panel.piece_first[pieces],
+        offsets=np.concatenate([[0], np.cumsum(panel.lengths[pieces])]),
+        values=panel.values[rows],
+        source=None if panel.source is None else panel.source[rows],
+        covariates=covariates,
+    )
 
 
 def _stacked(panels: list[Panel], targets: tuple[str, ...]) -> Panel:

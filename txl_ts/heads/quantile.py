@@ -46,6 +46,10 @@ class QuantileHead(nn.Module):
             bias = raw[:, None].expand(*self.shape).to(self.linear.bias.dtype)
             self.linear.bias.copy_(bias.flatten())
 
+    def law(self, hidden: Tensor, centre: Tensor, more: Tensor | None = None) -> Tensor:
+        """Give what training compares with the target: the quantiles of :meth:`forward`."""
+        return self(hidden, centre, more)
+
     def forward(self, hidden: Tensor, centre: Tensor, more: Tensor | None = None) -> Tensor:
         """Give quantiles around a centre.
 

@@ -195,19 +195,22 @@ def _equations(model: TXLModel, origins: Origins, *, seed: int) -> Iterator[_Row
         state = restarted(state, segment.start)
         front, state["norm"], state["rows"] = model.front(segment.x, state["norm"], state["rows"], picked)
         known = model.known(segment.beside, picked)
+        # All channels share the map: each is rows of its own.
         target, usable = segment.targets(picked, front.scale)
-        usable = usable.all(dim=2)[..., 0] & (front.scale.deviation[..., 0] > 0)  # (B, n)
-        weight = (front.scale.deviation[..., 0] / segment.unit[:, None]).clamp(max=_LARGEST_RATIO)
+        usable = usable.all(dim=2) & (front.scale.deviation > 0)  # (B, n, C)
+        unit = segment.unit.reshape(len(segment.unit), 1, -1)
+        weight = (front.scale.deviation / unit).clamp(max=_LARGEST_RATIO)
         if (counts := segment.target_weights(picked)) is not None:
-            counts = counts[..., 0].mean(dim=2)  # the map of all steps is solved at once
+            counts = counts.mean(dim=2)  # the map of all steps is solved at once
             usable, weight = usable & (counts > 0), weight * counts.sqrt()
-        z = (target[..., 0] - front.scale.mean - front.scale.rest) / front.scale.deviation
-        window = front.lookback[:, :, 0]
+        scale = front.scale
+        z = ((target - scale.mean[:, :, None] - scale.rest[:, :, None]) / scale.deviation[:, :, None]).transpose(2, 3)
+        window = front.lookback  # (B, n, C, lookback), as z is (B, n, C, h)
         last = window[..., -1:] if model.linear_path.lookback else torch.zeros_like(z[..., :1])
         window, z = window - last, z - last
         inputs = torch.cat([window, torch.ones_like(z[..., :1])], dim=-1)
         inputs, z, weight = inputs[usable], z[usable], weight[usable]
         ahead = inputs.new_zeros(len(inputs), h, 0)
         if known is not None:
-            ahead = known[usable][..., : model.linear_path.n_known] * weight[:, None, None]
+            ahead = known[..., : model.linear_path.n_known][usable.nonzero()[:, :2].unbind(1)] * weight[:, None, None]
         yield _Rows(inputs * weight[:, None], ahead, z * weight[:, None], weight)

@@ -20,7 +20,8 @@ from tqdm import tqdm
 
 from txl_ts.embeddings import Units
 from txl_ts.errors import TrainingError
-from txl_ts.losses import LOSSES, forecast_loss
+from txl_ts.heads import QuantileHead
+from txl_ts.losses import LOSSES, forecast_loss, mean_over
 from txl_ts.model import Front, TorchState, TXLModel
 from txl_ts.training.pieces import Step, schedule
 from txl_ts.training.segments import Origins, Segment, segments
@@ -168,7 +169,9 @@ class Trainer:
         """Mean squared and mean absolute error of the point forecast on the validation rows, in raw units."""
         if self.validation is None:
             return math.nan, math.nan
-        median = self.model.config.quantiles.index(0.5)
+        config = self.model.config
+        # A law's location is its median; of counts it is taken for it, since exact medians of all rows take minutes.
+        median = config.quantiles.index(0.5) if config.distribution == "none" else 0
         square, absolute, count = 0.0, 0.0, 0
         with torch.inference_mode():
             for segment, front, z, picked in _forecasts(self.model, self.validation):
@@ -240,6 +243,8 @@ class Trainer:
     def _loss(self, segment: Segment, front: Front, z: Tensor, picked: Tensor) -> Tensor:
         scale = front.scale
         target, usable = segment.targets(picked, scale)
+        if not isinstance(self.model.head, QuantileHead):
+            return self._likelihood(segment, front, z, picked)
         return forecast_loss(
             (scale.mean + scale.rest)[:, :, None, :, None] + z * scale.deviation[:, :, None, :, None],
             target,
@@ -251,6 +256,21 @@ class Trainer:
             loss=LOSSES[self.settings.loss],
             weight=segment.target_weights(picked),
         )
+
+    def _likelihood(self, segment: Segment, front: Front, z: Tensor, picked: Tensor) -> Tensor:
+        """Mean negative log-likelihood of a law."""
+        scale, head = front.scale, self.model.head
+        assert not isinstance(head, QuantileHead)
+        target, usable = segment.targets(picked, scale)
+        level = scale.mean + scale.rest
+        # Where nothing came: what was expected, so that no gradient of it is infinite.
+        expected = level[:, :, None] + z[..., 0] * scale.deviation[:, :, None]
+        target = torch.where(usable, target, expected.detach())
+        if head.is_of_counts:  # all others are measured above the lane's first value, where float32 keeps its digits
+            target, level = target + scale.shift[:, :, None], level + scale.shift
+        unit = segment.unit.reshape(len(segment.unit), 1, 1, -1)
+        terms = head.nll(z, target, level=level[:, :, None], deviation=scale.deviation[:, :, None], unit=unit)
+        return mean_over(terms, usable, segment.target_weights(picked))
 
     def _schedule(self, rng: np.random.Generator) -> Iterator[Step]:
         return schedule(

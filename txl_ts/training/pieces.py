@@ -44,11 +44,11 @@ class Pieces:
 
     Attributes
     ----------
-    values : float32 array of shape (N,)
+    values : float32 array of shape (N,) or (N, C)
         All rows of all series; NaN where missing. Never copied.
     first, stop : int64 array of shape (n,)
         Rows of each piece.
-    unit : float32 array of shape (n,)
+    unit : float32 array of shape (n,) or (n, C)
         What the loss measures the errors of each piece in, in raw units; positive.
     weight : float32 array of shape (N,), optional
         What the error at each row counts for; all alike without it.
@@ -72,7 +72,7 @@ class Pieces:
         return Pieces(self.values, self.first[picked], self.stop[picked], self.unit[picked], self.weight, beside)
 
     def rows(self, first: NDArray[np.int64], stop: NDArray[np.int64], *, n_rows: int) -> NDArray[np.float32]:
-        """Cut ``n_rows`` rows from each ``first`` on, of shape (B, n_rows); NaN from ``stop`` on."""
+        """Cut ``n_rows`` rows from each ``first`` on, of shape (B, n_rows) or (B, n_rows, C); NaN from ``stop`` on."""
         return _cut(self.values, first, stop, n_rows=n_rows)
 
     def weights(self, first: NDArray[np.int64], stop: NDArray[np.int64], *, n_rows: int) -> NDArray[np.float32] | None:

@@ -43,15 +43,15 @@ class Segment:
 
     Attributes
     ----------
-    x : Tensor of shape (B, T, 1)
+    x : Tensor of shape (B, T, C)
         Raw rows.
-    ahead : Tensor of shape (B, T + h)
+    ahead : Tensor of shape (B, T + h, C)
         The same rows and the ``h`` after them; NaN from the end of the piece on.
     origin : bool Tensor of shape (B, T)
         The row may forecast.
     start : bool Tensor of shape (B, 1)
         The lane begins.
-    unit : Tensor of shape (B,)
+    unit : Tensor of shape (B,) or (B, C)
     h : int
     weight : Tensor of shape (B, T + h), optional
         Of the rows of ``ahead``.
@@ -74,9 +74,9 @@ class Segment:
         return self.weight[:, picked[:, None] + torch.arange(1, self.h + 1)][..., None]
 
     def targets(self, picked: Tensor, scale: Scale) -> tuple[Tensor, Tensor]:
-        """Give targets above the lane's shift (B, n, h, 1), in the model's units, at the picked rows; which count."""
+        """Give targets above the lane's shift (B, n, h, C), in the model's units, at the picked rows; which count."""
         ahead = scale.units.into(self.ahead)
-        target = ahead[:, picked[:, None] + torch.arange(1, self.h + 1)][..., None] - scale.shift[:, :, None]
+        target = ahead[:, picked[:, None] + torch.arange(1, self.h + 1)] - scale.shift[:, :, None]
         usable = target.isfinite() & (self.origin.index_select(1, picked)[..., None] & scale.known)[:, :, None]
         return target, usable
 
@@ -88,16 +88,19 @@ def segments(origins: Origins, steps: Iterator[Step], *, n_rows: int, h: int) ->
         idle = step.piece < 0
         stop = np.where(idle, 0, pieces.stop[step.piece])
         x = torch.from_numpy(pieces.rows(step.row, stop, n_rows=n_rows + h))
+        x = x if x.ndim == 3 else x[..., None]
         weight = pieces.weights(step.row, stop, n_rows=n_rows + h)
         row = step.row[:, None] + np.arange(n_rows)
         last = stop - h if origins.full else stop - 1
         may = (row >= np.maximum(origins.first[step.piece], step.begun)[:, None]) & (row < last[:, None])
         yield Segment(
-            x=x[:, :n_rows, None],
+            x=x[:, :n_rows],
             ahead=x,
             origin=torch.from_numpy(may & ~idle[:, None]),
             start=torch.from_numpy((step.row == step.begun) | idle)[:, None],
-            unit=torch.from_numpy(np.where(idle, np.float32(1), pieces.unit[step.piece])),
+            unit=torch.from_numpy(
+                np.where(idle.reshape(-1, *(1,) * (pieces.unit.ndim - 1)), np.float32(1), pieces.unit[step.piece])
+            ),
             h=h,
             weight=None if weight is None else torch.from_numpy(weight),
             beside=_beside(pieces, step, stop, n_rows=n_rows, h=h),
