@@ -293,6 +293,11 @@ def _targets(config: dict[str, Any], ids: tuple[str | int, ...]) -> tuple[str, .
 def _refuse_columns(model: Exports, call: str) -> None:
     """Raise ExportError where a graph or a session could not be fed."""
     roles = model._roles
+    if roles.is_uneven:
+        raise ExportError(
+            f"{call} cannot work yet for uneven time (freq=None): graphs and stream sessions count rows. Fit with a "
+            "freq for streams, or feed this by update(df) and predict(futr_df=…)."
+        )
     names = [*roles.hist, *roles.futr, *roles.static, *roles.calendar]
     if names:
         raise ExportError(

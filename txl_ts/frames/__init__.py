@@ -5,7 +5,7 @@
 - :func:`parse_freq` reads a frequency; a :class:`Freq` holds the arithmetic on stamps.
 """
 
-from txl_ts.frames.ahead import Ahead, read_ahead
+from txl_ts.frames.ahead import Ahead, read_ahead, read_asked
 from txl_ts.frames.aliases import parse_freq, rows_in
 from txl_ts.frames.beside import run_of, with_calendar, with_static, with_vocabulary, with_words_of
 from txl_ts.frames.calendar import calendar_features, check_calendar
@@ -14,17 +14,20 @@ from txl_ts.frames.panel import CleaningReport, Panel
 from txl_ts.frames.read import read_long
 from txl_ts.frames.roles import Covariates, Roles
 from txl_ts.frames.style import FrameStyle
+from txl_ts.frames.uneven import Asked, after_ends, with_gaps
 from txl_ts.frames.wide import base_ids, check_targets, read_wide, split_name, wide_frame, wide_id_frame
 from txl_ts.frames.write import id_frame, long_frame
 
 __all__ = [
     "Ahead",
+    "Asked",
     "CleaningReport",
     "Covariates",
     "FrameStyle",
     "Freq",
     "Panel",
     "Roles",
+    "after_ends",
     "base_ids",
     "calendar_features",
     "check_calendar",
@@ -33,6 +36,7 @@ __all__ = [
     "long_frame",
     "parse_freq",
     "read_ahead",
+    "read_asked",
     "read_long",
     "read_wide",
     "rows_in",
@@ -41,6 +45,7 @@ __all__ = [
     "wide_frame",
     "wide_id_frame",
     "with_calendar",
+    "with_gaps",
     "with_static",
     "with_vocabulary",
     "with_words_of",
