@@ -8,7 +8,7 @@ forward or with holes; the same model told rows only does not know when they cam
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from txl_ts.bench import report
 from txl_ts.bench.baselines import FloatArray, IntArray
 from txl_ts.bench.forecasters import Variant, median_of, parameter_count
-from txl_ts.errors import FrameError
+from txl_ts.errors import FrameError, ParameterError
 
 VITALS, AIR = "PhysioNet 2012, four vital signs", "Valencia air, 7 of 10 rows left out"
 SETS = ("vitals", "air")
@@ -101,6 +102,8 @@ class Readings:
         Hours between two cutoffs.
     h : int
         Rows ahead that a model of rows forecasts.
+    val_size : int
+        Last rows of each series that choose the epoch.
     origin : Timestamp, optional
         Of hour 0; without one time is counted in integers.
     """
@@ -218,7 +221,6 @@ class Questions:
 
     Attributes
     ----------
-    kind : array of str
     unit : float array
         Deviation of the kind.
     series : list of str
@@ -351,3 +353,110 @@ def forecaster_run(readings: Readings, asked: Questions, *, case: Case, seed: in
         "best_epoch": model.history_.best_epoch,
         "validation": model.history_.validation,
     }
+
+
+def run(
+    data: str | PathLike[str] | None,
+    *,
+    seeds: Sequence[int] = (0,),
+    sets: Sequence[str] = SETS,
+    variants: Sequence[Case] = CASES,
+    command: str = "txl-ts bench uneven --data DIR",
+) -> dict[str, Any]:
+    """Fit and judge every case, and the baselines beside it.
+
+    Parameters
+    ----------
+    data : path
+        Folder that holds ``physionet2012/`` and ``air_quality/``.
+    seeds : sequence of int
+        One fit per seed and case; the split of patients and the rows left out stay.
+    sets : sequence of {"vitals", "air"}
+    variants : sequence of Case
+        Empty for the baselines alone.
+    command : str
+        What rebuilds the table.
+
+    Returns
+    -------
+    dict
+        A table of :mod:`txl_ts.bench.report`, with every single fit under ``runs``.
+    """
+    table: list[dict[str, Any]] = []
+    runs: list[dict[str, Any]] = []
+    for name in sets:
+        if data is None or name not in _LOADERS:
+            raise ParameterError(f"sets={list(sets)} must be of {list(_LOADERS)}, and data the folder that holds them.")
+        readings = _LOADERS[name](data)
+        asked = questions(readings)
+        cell = [
+            {"set": readings.name, "model": model, "n_parameters": 0, **score(asked, said)}
+            for model, said in (
+                ("last value", last_values(readings, asked)),
+                ("reading nearest to a day before", seasonal_values(readings, asked)),
+            )
+        ]
+        for case in variants:
+            if case.set == name:
+                fits = [forecaster_run(readings, asked, case=case, seed=seed) for seed in seeds]
+                runs += fits
+                cell.append(_summary(fits))
+        table += _with_ratios(cell)
+    return {
+        "name": "uneven",
+        "title": "When rows come unevenly",
+        "command": command,
+        "protocol": [
+            "All models are asked the same: at whole hours they know the readings up to that hour, and forecast those "
+            "of the next hours. Errors are in deviations of each kind's fitted readings, pooled over all readings.",
+            "Vital signs: heart rate, mean arterial pressure, temperature and respiration of 400 patients, as they "
+            f"were charted in 48 hours of intensive care; {N_FITTED_PATIENTS} are fitted on, the others judge; every "
+            "hour, 6 hours ahead, at most 8 readings of a kind.",
+            f"Air: six pollutants by the hour, 2021 to 2023, of which {KEPT_SHARE:.0%} of the readings are kept at "
+            "random; 2023 judges; every 6 hours, 24 hours ahead, at most 14 readings of a kind. Models on the hourly "
+            "grid have the sizes that `auto` gives it.",
+            "Real time: `freq=None`. Rows only: the same sizes, and rows numbered. Hourly: the last reading of each "
+            "hour, forward-filled or with holes; a reading is forecast by the hour that ends after it.",
+        ],
+        "columns": dict(COLUMNS),
+        "rows": table,
+        "runs": runs,
+        "notes": _verdicts(table),
+        "seeds": list(seeds),
+        "variants": [{"name": case.name, "set": case.set, "params": dict(case.params)} for case in variants],
+        "environment": report.environment(),
+    }
+
+
+_LOADERS: Mapping[str, Any] = MappingProxyType({"vitals": load_vitals, "air": load_air})
+
+
+def _summary(fits: list[dict[str, Any]]) -> dict[str, Any]:
+    """Mean of the fits of one case over its seeds."""
+    means = {key: float(np.mean([fit[key] for fit in fits])) for key in ("test_mae", "test_rmse", "train_s")}
+    scores = [fit["test_mae"] for fit in fits]
+    spread = {"test_mae_spread": max(scores) - min(scores)} if len(fits) > 1 else {}
+    return {**{key: fits[0][key] for key in ("set", "model", "n_parameters")}, **means, **spread, "n_seeds": len(fits)}
+
+
+def _with_ratios(cell: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    own = next((row["test_mae"] for row in cell if row["model"] == f"TXL, {REAL_TIME}"), None)
+    return [row | ({} if own is None else {"ratio": row["test_mae"] / own}) for row in cell]
+
+
+def _verdicts(table: list[dict[str, Any]]) -> list[str]:
+    """Say what was to be shown, in numbers."""
+    found = {(row["set"], row["model"]): row["test_mae"] for row in table}
+    notes = []
+    for name in (VITALS, AIR):
+        own = found.get((name, f"TXL, {REAL_TIME}"))
+        for model, what in (
+            (f"TXL, {ROWS}", "the same model told rows only"),
+            (f"TXL, {FILLED}", "the same model on an hourly grid, filled forward"),
+            ("last value", "the last value"),
+            ("reading nearest to a day before", "the reading nearest to a day before"),
+        ):
+            other = found.get((name, model))
+            if own and other:
+                notes.append(f"{name}: real time differs from {what} by {100 * (own / other - 1):+.1f} %.")
+    return notes
