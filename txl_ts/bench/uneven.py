@@ -122,7 +122,8 @@ class Readings:
     def unit(self) -> dict[str, float]:
         """Deviation of each kind's readings that are fitted on."""
         rows = self._fit_rows()
-        return rows.groupby(rows["unique_id"].str.rpartition("/")[2])["y"].std().to_dict()
+        deviations = rows.groupby(rows["unique_id"].str.rpartition("/")[2])["y"].std()
+        return {str(kind): float(deviation) for kind, deviation in deviations.items()}
 
     def _fit_rows(self) -> pd.DataFrame:
         rows = self.rows[self.rows["unique_id"].isin(self.fitted)]
@@ -151,12 +152,12 @@ class Readings:
 
 def by_the_hour(rows: pd.DataFrame, *, filled: bool) -> pd.DataFrame:
     """Put readings on whole hours: an hour holds the last reading since the hour before, or else the one before it."""
-    rows = rows.assign(hour=np.ceil(rows["hour"] - 1e-9))
-    rows = rows.groupby(["unique_id", "hour"], as_index=False)["y"].last()
+    rows = rows.assign(hour=np.ceil(rows["hour"] - 1e-9)).drop_duplicates(["unique_id", "hour"], keep="last")
     parts = []
     for name, part in rows.groupby("unique_id"):
-        part = part.set_index("hour")["y"].reindex(np.arange(part["hour"].min(), part["hour"].max() + 1))
-        parts.append(pd.DataFrame({"unique_id": name, "hour": part.index, "y": (part.ffill() if filled else part)}))
+        every = np.arange(part["hour"].min(), part["hour"].max() + 1)
+        y = part.set_index("hour")["y"].reindex(every)
+        parts.append(pd.DataFrame({"unique_id": name, "hour": every, "y": (y.ffill() if filled else y).to_numpy()}))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -203,7 +204,7 @@ def load_air(data: str | PathLike[str], *, seed: int = 0) -> Readings:
     raw = pd.read_csv(path, parse_dates=["datetime"]).set_index("datetime")
     origin = pd.Timestamp("2021-01-01")
     raw = raw[raw.index >= origin]
-    hour = (raw.index - origin) / pd.Timedelta("1h")
+    hour = (raw.index.to_numpy() - origin.to_numpy()) / np.timedelta64(1, "h")
     rng = np.random.default_rng(seed)
     parts = []
     for name in POLLUTANTS:
