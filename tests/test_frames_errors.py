@@ -302,7 +302,6 @@ def test_series_that_disagree_are_listed_with_their_frequencies(frame):
         ),
         ("1h", [dt.date(2024, 1, d) for d in (1, 2, 3)], r"freq='1h' is finer than .* which counts in 'D'"),
         ("fortnightly", hours(0, 1, 2), "freq='fortnightly' is not a known frequency"),
-        (None, hours(0, 1, 2), "freq=None means uneven time, which has no grid"),
     ],
     ids=str,
 )

@@ -2,6 +2,11 @@
 
 The rows of a call stand behind the rows of the memory, oldest first. Query ``i`` sees the ``mem_len + 1`` keys whose
 distance lies in 0..mem_len, whatever the split of the stream into calls: that makes the output independent of it.
+
+There are two forms of the score by position. On an even grid distances are counted in visits, and a table of them is
+projected once. For uneven time they are real numbers, and the sine and cosine of a difference are split into products:
+the score is a dot product of a rotated query and the waves of the key's own time, exact for any times. The window is
+counted in visits in both.
 """
 
 from __future__ import annotations
@@ -33,6 +38,39 @@ def sinusoid_table(*, n_distances: int, d_model: int) -> Tensor:
     frequency = 10000.0 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
     angle = distance[:, None] * frequency
     return torch.cat([angle.sin(), angle.cos()], dim=-1)
+
+
+def waves(times: Tensor, *, d_model: int) -> tuple[Tensor, Tensor]:
+    """Give sines and cosines of times, (…, d_model / 2) each, by the frequencies of :func:`sinusoid_table`.
+
+    Angles are taken in float64: as float32, times of some thousand steps would be off in the third digit.
+    """
+    frequency = 10000.0 ** (-torch.arange(0, d_model, 2, dtype=torch.float64, device=times.device) / d_model)
+    angle = times.double()[..., None] * frequency
+    return angle.sin(), angle.cos()
+
+
+def rotated(query: Tensor, weight: Tensor, sine: Tensor, cosine: Tensor) -> Tensor:
+    """Turn queries so that their product with the waves of a key's time is their score by distance.
+
+    ``W R(t − s)``, with the sine and cosine of a difference split into products:
+    ``q · W R(t − s) = rotated(q, t) · [sin(f s); cos(f s)]``.
+
+    Parameters
+    ----------
+    query : Tensor of shape (B, H, …, T, K)
+    weight : Tensor of shape (H, K, D)
+        Projection of the distances, by head.
+    sine, cosine : Tensor of shape (B, 1, …, T, D / 2)
+        Waves of the queries' times.
+
+    Returns
+    -------
+    Tensor of shape (B, H, …, T, D)
+    """
+    weight = weight.reshape(len(weight), *(1,) * (query.ndim - 4), *weight.shape[1:])
+    by_sine, by_cosine = (query @ weight).chunk(2, dim=-1)
+    return torch.cat([by_cosine * sine - by_sine * cosine, by_sine * sine + by_cosine * cosine], dim=-1)
 
 
 def band_shift(scores: Tensor, *, n_keys: int) -> Tensor:
@@ -101,7 +139,11 @@ class RelativeAttention(nn.Module):
         table = self.table.to(self.position.weight.dtype)
         return self.position(table).unflatten(-1, (self.n_heads, self.d_head)).transpose(0, 1)
 
-    def forward(self, x: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> Tensor:
+    def position_weight(self) -> Tensor:
+        """Give the projection of the distances by head, of shape (H, K, D)."""
+        return self.position.weight.unflatten(0, (self.n_heads, self.d_head))
+
+    def forward(self, x: Tensor, key: Tensor, value: Tensor, visible: Tensor, times: Tensor | None = None) -> Tensor:
         """Attend from each row to the window that ends with it.
 
         Parameters
@@ -112,6 +154,9 @@ class RelativeAttention(nn.Module):
             Of the memory, then of the rows themselves. Must be finite, hidden slots too.
         visible : bool Tensor of shape (B, M)
             Which memory slots hold a row.
+        times : float64 Tensor of shape (B, M + T), optional
+            When the rows of the memory and those that ask came, in any units, from any origin; without it rows are
+            one unit apart.
 
         Returns
         -------
@@ -127,14 +172,26 @@ class RelativeAttention(nn.Module):
         query = F.pad(query, (0, 0, 0, pad)).unflatten(2, (n_blocks, block))  # (B, H, n, b, K)
         key, value = (F.pad(t, (0, 0, 0, pad)).unfold(2, window + block, block) for t in (key, value))
         content = (query + (self.u * scale)[:, None, None]) @ key  # (B, H, n, b, W + b)
-        table = self.position_keys()[:, None].transpose(-1, -2)
-        position = (query + (self.v * scale)[:, None, None]) @ table  # (B, H, n, b, W + 1)
-        score = content + band_shift(position, n_keys=window + block)
+        by_position = query + (self.v * scale)[:, None, None]
+        if times is None:
+            table = self.position_keys()[:, None].transpose(-1, -2)
+            score = content + band_shift(by_position @ table, n_keys=window + block)  # from (B, H, n, b, W + 1)
+        else:
+            times = F.pad(times, (0, pad)).unfold(1, window + block, block)  # (B, n, W + b)
+            score = content + self._by_time(by_position, times)
         seen = F.pad(visible, (0, n_blocks * block), value=True).unfold(1, window + block, block)  # (B, n, W + b)
         mask = _band(block, window=window, device=x.device) & seen[:, None, :, None]
         weight = score.masked_fill(~mask, -torch.inf).softmax(-1)
         heads = (weight @ value.transpose(-1, -2)).flatten(2, 3)[:, :, :n_rows]  # (B, H, T, K)
         return self.output(heads.transpose(1, 2).flatten(2))
+
+    def _by_time(self, query: Tensor, times: Tensor) -> Tensor:
+        """Scores (B, H, n, b, W + b) by real distances, of queries (B, H, n, b, K) and times (B, n, W + b)."""
+        window, dtype = self.mem_len, query.dtype
+        times = times - times[..., window : window + 1]  # small angles: what is left of a long stream is rounding
+        sine, cosine = (wave[:, None].to(dtype) for wave in waves(times, d_model=self.position.in_features))
+        turned = rotated(query, self.position_weight().to(dtype), sine[..., window:, :], cosine[..., window:, :])
+        return turned @ torch.cat([sine, cosine], dim=-1).transpose(-1, -2)
 
 
 def _band(n_rows: int, *, window: int, device: torch.device) -> Tensor:

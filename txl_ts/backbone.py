@@ -27,7 +27,7 @@ class Layer(nn.Module):
         self.forward_in, self.forward_out = nn.Linear(width, config.d_ff), nn.Linear(config.d_ff, width)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor, past: Rows, visible: Tensor) -> tuple[Tensor, Rows]:
+    def forward(self, x: Tensor, past: Rows, visible: Tensor, times: Tensor | None = None) -> tuple[Tensor, Rows]:
         """Give the layer's output and the rows that its memory should keep.
 
         Parameters
@@ -37,6 +37,8 @@ class Layer(nn.Module):
             What the memory kept: the layer's inputs as one head (training, projected here with the current weights),
             or keys and values (inference).
         visible : bool Tensor of shape (B, M)
+        times : float64 Tensor of shape (B, M + T), optional
+            When the rows came; see :class:`~txl_ts.attention.RelativeAttention`.
 
         Returns
         -------
@@ -48,7 +50,7 @@ class Layer(nn.Module):
         hidden_form = len(past) == 1
         before = self.attention.project(self.norm_attention(past[0][:, 0])) if hidden_form else past
         key, value = (torch.cat(pair, dim=2) for pair in zip(before, own, strict=True))
-        y = x + self.dropout(self.attention(normed, key, value, visible))
+        y = x + self.dropout(self.attention(normed, key, value, visible, times))
         y = y + self.dropout(self.forward_out(F.gelu(self.forward_in(self.norm_forward(y)))))
         return y, (x[:, None],) if hidden_form else own
 
@@ -62,7 +64,7 @@ class Backbone(nn.Module):
         self.norm = nn.LayerNorm(config.d_model)
 
     def forward(
-        self, x: Tensor, rings: Sequence[Rows], count: Tensor, *, memory: Fifo
+        self, x: Tensor, rings: Sequence[Rows], count: Tensor, *, memory: Fifo, times: Tensor | None = None
     ) -> tuple[Tensor, list[Rows], Tensor]:
         """Run rows through all layers and move the memory on.
 
@@ -75,6 +77,8 @@ class Backbone(nn.Module):
         count : int32 Tensor of shape (B, 2)
         memory : Fifo
             The policy; its stride tells how many phases interleave in ``x``.
+        times : float64 Tensor of shape (B, M + T), optional
+            When the rows of the memory and of ``x`` came; for a stride of 1.
 
         Returns
         -------
@@ -90,7 +94,7 @@ class Backbone(nn.Module):
         kept = []
         for layer, ring in zip(self.layers, rings, strict=True):
             past = [_split(memory.read(kind, count), stride)[:, :n_phases].flatten(0, 1) for kind in ring]
-            h, rows = layer(h, tuple(past), visible)
+            h, rows = layer(h, tuple(past), visible, times)
             # Rows of the padding never reach the memory.
             new = (_join(kind.unflatten(0, (len(x), n_phases)))[:, :, :n_rows] for kind in rows)
             kept.append(tuple(memory.write(kind, count, part) for kind, part in zip(ring, new, strict=True)))

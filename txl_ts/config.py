@@ -55,7 +55,8 @@ class ModelConfig:
         In [0, 1), during training only.
     hist_kinds, futr_kinds, static_kinds : tuple of int
         Columns beside the target that are known up to now, ahead, and for the whole series: 0 is an amount, a positive
-        number the count of categories, −1 (ahead only) a number that needs no scaling.
+        number the count of categories, −1 (ahead only) a number that needs no scaling. −2 (ahead only, the last one) is
+        the time since the row before, in median steps: rows then come unevenly, and attention goes by time.
     """
 
     h: int
@@ -104,9 +105,32 @@ class ModelConfig:
         if not isinstance(self.non_negative, bool):
             raise ParameterError(f"non_negative={self.non_negative!r} must be True or False.")
         for name in _KINDS:
-            least = -1 if name == "futr_kinds" else 0
+            least = UNEVEN if name == "futr_kinds" else 0
             kinds = tuple(check_integer(name, kind, at_least=least) for kind in getattr(self, name))
             object.__setattr__(self, name, kinds)
+        self._check_uneven()
+
+    def _check_uneven(self) -> None:
+        if UNEVEN in self.futr_kinds[:-1]:
+            raise ParameterError(f"futr_kinds={self.futr_kinds} must have {UNEVEN}, the time, once and last.")
+        if not self.is_uneven:
+            return
+        for name, value, cure in (("stride", self.stride, 1), ("n_channels", self.n_channels, 1)):
+            if value != cure:
+                raise ParameterError(
+                    f"{name}={value} does not go with uneven time (freq=None), where rows have no phase and each "
+                    f"channel is a lane. Take {name}={cure}."
+                )
+        if self.lookback < 1:
+            raise ParameterError(
+                "lookback=0 does not go with uneven time (freq=None): a forecast starts from the last value. "
+                "Take lookback=1 or more."
+            )
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether the model knows when each row came."""
+        return self.futr_kinds[-1:] == (UNEVEN,)
 
     @property
     def law_width(self) -> int:
@@ -151,6 +175,8 @@ class ModelConfig:
             raise ParameterError(f"the model's parameters are incomplete or of a wrong type: {error}.") from error
 
 
+# Kind of the column that says how long ago the row before came.
+UNEVEN = -2
 _KINDS = ("hist_kinds", "futr_kinds", "static_kinds")
 _LEAST = {
     "h": 1,

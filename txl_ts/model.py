@@ -6,9 +6,8 @@ one row or thousands, for one lane or many: the numbers are the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import torch
@@ -19,7 +18,9 @@ from txl_ts.backbone import Backbone, Rows
 from txl_ts.config import ModelConfig
 from txl_ts.embeddings import (
     LARGEST,
+    AskedTimes,
     Beside,
+    Clock,
     CovariateEmbedding,
     PatchEmbedding,
     Projection,
@@ -27,6 +28,7 @@ from txl_ts.embeddings import (
     RunningNormaliser,
     Scale,
     StandardNormaliser,
+    Times,
     Units,
 )
 from txl_ts.errors import ShapeError
@@ -36,8 +38,6 @@ from txl_ts.memory import Fifo
 from txl_ts.state import TensorSpec, state_nbytes
 
 TorchState = dict[str, Tensor]
-# Features (B, n, h, F) of what is known ahead of some rows of a call.
-Ahead = Callable[[Tensor], Tensor]
 
 # What each layer keeps: projected rows, or in training the rows themselves, for the gradient of the projections.
 _KINDS, _TRAINED_KINDS = ("keys", "values"), ("hidden",)
@@ -62,6 +62,30 @@ class Front:
     tokens: Tensor
     lookback: Tensor
     scale: Scale
+
+    @property
+    def last(self) -> Tensor | None:
+        """The last value of the first channel, in deviations, (B, n); None without a look-back."""
+        return self.lookback[:, :, 0, -1] if self.lookback.shape[-1] else None
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of the rows of a call and of those ahead.
+
+    Attributes
+    ----------
+    features : Tensor of shape (B, T + h, F)
+        Of the columns that are known ahead.
+    times : Times or None
+        Where rows come unevenly.
+    own : Tensor of shape (B, T, h, n), optional
+        Raw columns of the rows ahead of each row, where they come with the row instead.
+    """
+
+    features: Tensor
+    times: Times | None = None
+    own: Tensor | None = None
 
 
 class TXLModel(nn.Module):
@@ -92,23 +116,31 @@ class TXLModel(nn.Module):
         self.memory = Fifo(mem_len=config.mem_len, stride=config.stride)
         self.backbone = Backbone(config)
         self.beside = CovariateEmbedding(config) if config.has_covariates else None
+        self.clock = self._make_clock() if config.is_uneven else None
         self.known_ahead: KnownAhead | None = None
         self._add_outputs()
+
+    def _make_clock(self) -> Clock:
+        assert self.beside is not None
+        c, n_columns = self.config, 1 + len(self.beside.amounts)
+        return Clock(mem_len=c.mem_len, patch_len=c.patch_len, n_columns=n_columns, d_model=c.d_model)
 
     def _add_outputs(self) -> None:
         """Draw the weights and add what turns hidden rows into forecasts."""
         config = self.config
-        n_known = 0 if self.beside is None else self.beside.futr.n_fixed
-        self.linear_path = LinearPath(lookback=config.lookback, h=config.h, n_known=n_known)
+        # Where rows come unevenly, a forecast is for a time, not for a step: all steps share one map.
+        h, n_more = (1, AskedTimes.n_features) if config.is_uneven else (config.h, 0)
+        n_known = n_more + (0 if self.beside is None else self.beside.futr.n_fixed)
+        self.linear_path = LinearPath(lookback=config.lookback, h=h, n_known=n_known)
         self.apply(init_weights)
         # After the line above: the head starts at zero, so that the first forecast is the linear path's alone.
         head = HEADS.get(config.distribution, QuantileHead)
-        self.head = head(d_model=config.d_model, h=config.h, n_channels=config.n_channels, quantiles=config.quantiles)
+        self.head = head(d_model=config.d_model, h=h, n_channels=config.n_channels, quantiles=config.quantiles)
         if self.beside is not None and config.futr_kinds:
             self.known_ahead = KnownAhead(
-                Projection(self.beside.futr, _KNOWN_WIDTH),
+                Projection(self.beside.futr, _KNOWN_WIDTH, n_more=n_more),
                 d_model=config.d_model,
-                h=config.h,
+                h=h,
                 n_channels=config.n_channels,
                 n_quantiles=config.law_width,
                 width=_KNOWN_WIDTH,
@@ -175,16 +207,19 @@ class TXLModel(nn.Module):
         state = restarted(state, start)
         picked = None if n_rows == 1 else torch.arange(n_rows, device=x.device)
         front, norm, rows = self.front(x, state["norm"], state["rows"], picked)
-        front, ahead, moved = self._with_beside(front, beside, state, picked, n_rows=n_rows)
-        hidden, rings, count = self.backbone(front.tokens, self.rings(state), state["count"], memory=self.memory)
+        front, known, moved = self._with_beside(x, front, beside, state, picked)
+        hidden, rings, count = self.backbone(
+            front.tokens, self.rings(state), state["count"], memory=self.memory, times=_slots(known)
+        )
         if last_only:
             picked = torch.tensor([n_rows - 1], device=x.device)
             hidden = hidden[:, -1:]
             front = Front(front.tokens[:, -1:], front.lookback[:, -1:], front.scale.at(picked))
         centre = self.linear_path(front.lookback)
-        y = self._in_units(self._answer(hidden, centre, ahead, picked), front.scale.level, front.scale.deviation)
+        z = self._answer(hidden, centre, known, picked, front.last)
+        y = self._in_units(z, front.scale.level, front.scale.deviation)
         y = y if as_law else self.read(y, self.config.quantiles)
-        moved |= self._last(hidden, centre, front.scale)
+        moved |= self._last(hidden, centre, front, known)
         return y, self._named(rings, count=count, norm=norm, rows=rows, **moved)
 
     def read(self, law: Tensor, levels: Sequence[float]) -> Tensor:
@@ -231,7 +266,7 @@ class TXLModel(nn.Module):
         last : Tensor of shape (B, n)
             ``state["last"]``.
         futr : Tensor of shape (B, h, n_futr)
-            Raw columns of the rows ahead.
+            Raw columns of the rows ahead; for uneven time any number of rows.
 
         Returns
         -------
@@ -239,10 +274,15 @@ class TXLModel(nn.Module):
             As :meth:`forward` gives it with ``as_law``; NaN where nothing had been seen.
         """
         assert self.beside is not None
-        h, channels, width = self.config.h, self.config.n_channels, self.config.d_model
-        hidden, centre, level, deviation, seen = last.split([width, h * channels, channels, channels, 1], dim=1)
+        h, channels, width = len(self.linear_path.bias), self.config.n_channels, self.config.d_model
+        parts = [width, h * channels, channels, channels, 1]
+        hidden, centre, level, deviation, seen, *more = last.split(parts + self._n_more_last, dim=1)
+        row_before = torch.tensor([-1], device=last.device)  # the rows of futr are those ahead of it
         centre = centre.unflatten(1, (1, h, channels))
-        z = self.answer(hidden[:, None], centre, self.beside.futr(futr)[:, None])
+        known = Known(self.beside.futr(futr))
+        if self.clock is not None:
+            known = replace(known, times=self.clock.asked(futr[..., -1], age=more[1]))
+        z = self._answer(hidden[:, None], centre, known, row_before, more[0] if more else None)
         level = torch.where(seen > 0, level, torch.nan)
         return self._in_units(z, level[:, None], deviation[:, None])[:, 0]
 
@@ -298,11 +338,13 @@ class TXLModel(nn.Module):
         ahead = restarted({name: t for name, t in state.items() if name != "count" and not is_memory(name)}, start)
         picked = (torch.arange(n_visits, device=x.device)[:, None] * stride + phases).flatten()
         front, norm, rows = self.front(x, ahead["norm"], ahead["rows"], picked)
-        front, known, moved = self._with_beside(front, beside, ahead, picked, n_rows=x.shape[1])
+        front, known, moved = self._with_beside(x, front, beside, ahead, picked)
         lanes = front.tokens.unflatten(1, (n_visits, n_phases)).transpose(1, 2).flatten(0, 1)  # (B · P, n, D)
-        hidden, rings, count = self.backbone(lanes, self.rings(state), count, memory=self._visited_memory())
+        hidden, rings, count = self.backbone(
+            lanes, self.rings(state), count, memory=self._visited_memory(), times=_slots(known)
+        )
         hidden = hidden.unflatten(0, (len(x), n_phases)).transpose(1, 2).flatten(1, 2)  # (B, n · P, D)
-        z = self._answer(hidden, self.linear_path(front.lookback), known, picked)
+        z = self._answer(hidden, self.linear_path(front.lookback), known, picked, front.last)
         rings = [tuple(kind.detach() for kind in ring) for ring in rings]
         return z, front, self._named(rings, count=count, norm=norm, rows=rows, **moved)
 
@@ -343,37 +385,62 @@ class TXLModel(nn.Module):
 
     # -- columns beside the target -----------------------------------------------------------------------------------
 
-    def known(self, beside: Beside | None, picked: Tensor) -> Tensor | None:
-        """Give the features of the rows ahead of some rows, (B, n, h, F); None where nothing is known ahead."""
+    def known(
+        self, x: Tensor, beside: Beside | None, front: Front, state: TorchState, picked: Tensor
+    ) -> tuple[Tensor | None, TorchState]:
+        """Give the features of the rows ahead of some rows, (B, n, h, F); None where nothing is known ahead.
+
+        Parameters
+        ----------
+        x : Tensor of shape (B, T, C)
+            Raw rows.
+        beside : Beside or None
+        front : Front
+            At the picked rows.
+        state : dict of Tensor
+            Only what belongs to the times is read; it is given moved on.
+        picked : int64 Tensor of shape (n,)
+        """
         if self.beside is None or beside is None or not self.config.futr_kinds:
-            return None
-        return self._ahead_of(self.beside.futr(beside.futr), picked)
+            return None, {}
+        times, moved = self._times(x, beside, state)
+        return self._ahead_of(Known(self.beside.futr(beside.futr), times), picked, front.last), moved
 
     def _with_beside(
-        self, front: Front, beside: Beside | None, state: TorchState, picked: Tensor | None, *, n_rows: int
-    ) -> tuple[Front, Ahead | None, TorchState]:
-        """Add the columns beside the target to the tokens; gives what is known ahead of rows, too."""
+        self, x: Tensor, front: Front, beside: Beside | None, state: TorchState, picked: Tensor | None
+    ) -> tuple[Front, Known | None, TorchState]:
+        """Add the columns beside the target to the tokens, and when the rows came; gives what is known ahead too."""
         if self.beside is None:
             return front, None, {}
-        beside = self._none_known(front.tokens, n_rows) if beside is None else beside
+        beside = self._none_known(front.tokens, x.shape[1]) if beside is None else beside
         known = self.beside.futr(beside.futr)
         added, moved = self.beside(beside, known, state, picked)
+        times, clock = self._times(x, beside, state)
+        if self.clock is not None and times is not None:
+            added = added + self.clock.tokens(times, picked)
         front = replace(front, tokens=front.tokens + self.dropout(added))
-        if self.known_ahead is None:
-            return front, None, moved
-        if beside.ahead is None:
-            return front, partial(self._ahead_of, known), moved
-        return front, partial(self._own_ahead, beside.ahead), moved
+        return front, Known(known, times, beside.ahead), moved | clock
 
-    def _answer(self, hidden: Tensor, centre: Tensor, ahead: Ahead | None, picked: Tensor | None) -> Tensor:
-        """Quantiles, or a law, in deviations, from the rows that were picked (None: all), some rows at once."""
-        if ahead is None:
+    def _times(self, x: Tensor, beside: Beside, state: TorchState) -> tuple[Times | None, TorchState]:
+        if self.clock is None or self.beside is None:
+            return None, {}
+        amounts = beside.hist[..., self.beside.amounts]
+        return self.clock(beside.futr[..., -1], torch.cat([x, amounts], dim=-1).isfinite(), state)
+
+    def _answer(
+        self, hidden: Tensor, centre: Tensor, known: Known | None, picked: Tensor | None, last: Tensor | None
+    ) -> Tensor:
+        """Quantiles, or a law, in deviations, from the picked rows (None: all); ``last`` (B, n) is their value."""
+        if self.known_ahead is None or known is None:
             return self.answer(hidden, centre)
-        n = hidden.shape[1]
+        n, z = hidden.shape[1], []
         picked = torch.arange(n, device=hidden.device) if picked is None else picked
         size = n if torch.is_grad_enabled() else max(_STEPS_AT_ONCE // (len(hidden) * self.config.h), 1)
-        some = (slice(first, first + size) for first in range(0, n, size))
-        return torch.cat([self.answer(hidden[:, part], centre[:, part], ahead(picked[part])) for part in some], dim=1)
+        for first in range(0, n, size):
+            some = slice(first, first + size)
+            ahead = self._ahead_of(known, picked[some], None if last is None else last[:, some])
+            z.append(self.answer(hidden[:, some], centre[:, some], ahead))
+        return torch.cat(z, dim=1)
 
     def answer(self, hidden: Tensor, centre: Tensor, known: Tensor | None = None, *, as_law: bool = True) -> Tensor:
         """Quantiles, or a law, in deviations.
@@ -404,31 +471,45 @@ class TXLModel(nn.Module):
             return self.units.back(level[..., None] + z * deviation[..., None])
         return self.head.in_units(z, level, deviation)
 
-    def _ahead_of(self, known: Tensor, picked: Tensor) -> Tensor:
-        return known[:, picked[:, None] + torch.arange(1, self.config.h + 1, device=known.device)]
+    def _ahead_of(self, known: Known, picked: Tensor, last: Tensor | None) -> Tensor:
+        """Features (B, n, h, F) of the rows ahead of some rows."""
+        if known.own is not None and self.beside is not None:
+            return self.beside.futr(known.own[:, picked])
+        features, times = known.features, known.times
+        h = self.config.h if times is None or times.n_asked is None else times.n_asked
+        ahead = features[:, picked[:, None] + torch.arange(1, h + 1, device=features.device)]
+        if times is None or last is None:
+            return ahead
+        asked = AskedTimes()(times.ahead(picked, h=h), times.age[:, picked], last)
+        return torch.cat([asked, ahead], dim=-1)
 
-    def _own_ahead(self, raw: Tensor, picked: Tensor) -> Tensor:
-        assert self.beside is not None
-        return self.beside.futr(raw[:, picked])
-
-    def _last(self, hidden: Tensor, centre: Tensor, scale: Scale) -> TorchState:
+    def _last(self, hidden: Tensor, centre: Tensor, front: Front, known: Known | None) -> TorchState:
         """What :meth:`forecast_from` needs of the last row."""
         if self.known_ahead is None:
             return {}
+        scale = front.scale
         level = (scale.shift + (scale.mean[:, -1:] + scale.rest[:, -1:]))[:, 0]
         seen = scale.known[:, -1].any(dim=1, keepdim=True).to(level.dtype)
-        return {
-            "last": torch.cat([hidden[:, -1], centre[:, -1].flatten(1), level, scale.deviation[:, -1], seen], dim=1)
-        }
+        parts = [hidden[:, -1], centre[:, -1].flatten(1), level, scale.deviation[:, -1], seen]
+        if known is not None and known.times is not None and front.last is not None:
+            parts += [front.last[:, -1:], known.times.age[:, -1:]]
+        return {"last": torch.cat(parts, dim=1)}
 
     def _beside_specs(self) -> tuple[TensorSpec, ...]:
-        return () if self.beside is None else self.beside.specs()
+        specs = () if self.beside is None else self.beside.specs()
+        return specs if self.clock is None else specs + self.clock.specs()
 
     def _last_specs(self) -> tuple[TensorSpec, ...]:
         if self.known_ahead is None:
             return ()
-        n = self.config.d_model + (self.config.h + 2) * self.config.n_channels + 1
+        n = self.config.d_model + (len(self.linear_path.bias) + 2) * self.config.n_channels + 1
+        n += sum(self._n_more_last)
         return (TensorSpec("last", (n,), "float32"),)
+
+    @property
+    def _n_more_last(self) -> list[int]:
+        """What ``state["last"]`` holds beside: the last value and its age, where rows come unevenly."""
+        return [] if self.clock is None else [1, 1]
 
     def _none_known(self, like: Tensor, n_rows: int) -> Beside:
         config, n = self.config, len(like)
@@ -458,6 +539,10 @@ def between_scores(quantiles: Tensor, scores: Sequence[float], at: Tensor) -> Te
     low, high = (quantiles.gather(-1, side[..., None])[..., 0] for side in (right - 1, right))
     part = (at - of[right - 1]) / (of[right] - of[right - 1])
     return (low + part * (high - low)).to(quantiles.dtype)
+
+
+def _slots(known: Known | None) -> Tensor | None:
+    return None if known is None or known.times is None else known.times.slots
 
 
 def is_memory(name: str) -> bool:

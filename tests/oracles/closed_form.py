@@ -36,8 +36,11 @@ def encode_distance(distance, d_model):
     return np.concatenate([np.sin(angle), np.cos(angle)], axis=-1)
 
 
-def attention(x, weights, *, n_heads, mem_len, stride):
-    """Attend from each row (T, D) to itself and to the rows stride, 2 · stride, …, mem_len · stride before it."""
+def attention(x, weights, *, n_heads, mem_len, stride, times=None):
+    """Attend from each row (T, D) to itself and to the rows stride, 2 · stride, …, mem_len · stride before it.
+
+    With ``times`` (T,) the position of a key is its distance in time; the window is counted in visits all the same.
+    """
     n_rows, d_model = x.shape
     d_head = d_model // n_heads
     time = np.arange(n_rows)
@@ -47,7 +50,8 @@ def attention(x, weights, *, n_heads, mem_len, stride):
     q = x @ weights["query.weight"].T
     k = x @ weights["key_value.weight"][:d_model].T
     v = x @ weights["key_value.weight"][d_model:].T
-    r = encode_distance(distance, d_model) @ weights["position.weight"].T  # (T, T, D)
+    apart = distance if times is None else times[:, None] - times[None, :]
+    r = encode_distance(apart, d_model) @ weights["position.weight"].T  # (T, T, D)
     heads = []
     for h in range(n_heads):
         part = slice(h * d_head, (h + 1) * d_head)

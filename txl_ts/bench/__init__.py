@@ -25,6 +25,7 @@ BENCHES = (
     "speed",
     "step",
     "tabular",
+    "uneven",
 )
 
 

@@ -1,5 +1,6 @@
-"""From raw rows to tokens: the causal normaliser, the window over past rows, the patch embedding, and units."""
+"""From raw rows to tokens: the causal normaliser, the window over past rows, the patch embedding, time, and units."""
 
+from txl_ts.embeddings.clock import LONGEST_GAP, AskedTimes, Clock, Times
 from txl_ts.embeddings.covariates import Beside, CovariateEmbedding, Projection, beside_of, row_inputs
 from txl_ts.embeddings.normaliser import LARGEST, RunningNormaliser, Scale, StandardNormaliser
 from txl_ts.embeddings.patch import PatchEmbedding
@@ -8,7 +9,10 @@ from txl_ts.embeddings.window import RowWindow
 
 __all__ = [
     "LARGEST",
+    "LONGEST_GAP",
+    "AskedTimes",
     "Beside",
+    "Clock",
     "CovariateEmbedding",
     "PatchEmbedding",
     "Projection",
@@ -16,6 +20,7 @@ __all__ = [
     "RunningNormaliser",
     "Scale",
     "StandardNormaliser",
+    "Times",
     "Units",
     "beside_of",
     "row_inputs",

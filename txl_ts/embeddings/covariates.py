@@ -1,7 +1,7 @@
 """Columns beside the target as numbers that a layer can take: scaled amounts with masks and hinges, and categories.
 
 Columns are described by their kinds: 0 is an amount (NaN where missing), k > 0 a code in 0..k of one of k categories
-(0: none of them), −1 a number that needs no scaling.
+(0: none of them), −1 a number that needs no scaling, −2 the time since the row before, which the clock reads.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Features(nn.Module):
     def __init__(self, kinds: Sequence[int]) -> None:
         super().__init__()
         self.amounts = [i for i, kind in enumerate(kinds) if kind == 0]
-        self.plain = [i for i, kind in enumerate(kinds) if kind < 0]
+        self.plain = [i for i, kind in enumerate(kinds) if kind == -1]
         self.flags = [(i, kind) for i, kind in enumerate(kinds) if 0 < kind <= _MOST_FLAGS]
         self.tables = [(i, kind) for i, kind in enumerate(kinds) if kind > _MOST_FLAGS]
         self.coded = self.flags + self.tables
@@ -166,12 +166,14 @@ class Projection(nn.Module):
     ----------
     features : Features
     width : int
+    n_more : int
+        Features of another kind that stand before them.
     """
 
-    def __init__(self, features: Features, width: int) -> None:
+    def __init__(self, features: Features, width: int, *, n_more: int = 0) -> None:
         super().__init__()
-        self.n_fixed = features.n_fixed
-        self.linear = nn.Linear(max(features.n_fixed, 1), width, bias=False)
+        self.n_fixed = n_more + features.n_fixed
+        self.linear = nn.Linear(max(self.n_fixed, 1), width, bias=False)
         self.tables = nn.ModuleList(nn.Embedding(kind + 1, width) for _, kind in features.tables)
         nn.init.normal_(self.linear.weight, std=0.02)
         for table in self.tables:
@@ -273,6 +275,8 @@ class CovariateEmbedding(nn.Module):
             parts.append(self.from_futr(_at(ahead[:, :n_rows], picked)))
         if self.from_static is not None:
             parts.append(self.from_static(self.static(beside.static))[:, None])
+        if not parts:  # nothing but the time between rows, which is not of this module
+            return beside.hist.new_zeros(()), moved
         return torch.stack(torch.broadcast_tensors(*parts)).sum(dim=0), moved
 
 

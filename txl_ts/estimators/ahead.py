@@ -126,7 +126,9 @@ def _first_block(model: TXLModel, fleet: Fleet, futr: NDArray[np.float32]) -> ND
     """Forecasts from the kept memories, (n, ≤ h, C · law_width)."""
     if not model.config.futr_kinds:
         return fleet.forecast
-    return forecast_known(model, fleet.state["last"], futr[:, : model.config.h])
+    # Where time is uneven a forecast is for a time, however many rows come before it.
+    known = futr if model.config.is_uneven else futr[:, : model.config.h]
+    return forecast_known(model, fleet.state["last"], known)
 
 
 def _generator(name: str | int, seed: int) -> np.random.Generator:

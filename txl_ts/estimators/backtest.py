@@ -88,6 +88,7 @@ def rows_until(panel: Panel, last: NDArray[np.int64]) -> Panel:
         values=panel.values[kept],
         source=None if panel.source is None else panel.source[kept],
         covariates=None if panel.covariates is None else panel.covariates.keep_rows(kept),
+        row_stamps=None if panel.row_stamps is None else panel.row_stamps[kept],
     )
 
 

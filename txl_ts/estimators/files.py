@@ -352,6 +352,11 @@ def _targets(config: dict[str, Any], ids: tuple[str | int, ...], *, is_mixed: bo
 def _refuse_for_streams(model: Exports, call: str) -> None:
     """Raise ExportError where no graph can be: stamps ahead that a stream cannot tell, quantiles by a search."""
     freq = model._freq
+    if model._roles.is_uneven:
+        raise ExportError(
+            f"{call} cannot work yet for uneven time (freq=None): graphs and stream sessions count rows. Fit with a "
+            "freq for streams, or feed this by update(df) and predict(futr_df=…)."
+        )
     if model._roles.calendar and freq.kind == "calendar" and _days(model) is None:
         raise ExportError(
             f"{call} cannot work for a model that reads the calendar over steps of no fixed length (freq="

@@ -106,7 +106,7 @@ def _train(
             panel.covariates.hist[trained], panel.covariates.futr[trained], rows.train.pieces.beside.static
         )
     linear = fit_linear_path(model, rows.train, rows.validation, seed=settings.random_state, known=penalty)
-    model.head.set_spread(linear.spread, config.quantiles)
+    model.head.set_spread(linear.spread[: len(model.linear_path.bias)], config.quantiles)
     trainer = Trainer(model, rows.train, rows.validation, settings)
     if checkpoint is None:
         history = trainer.run()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,8 @@ class Fleet:
     origins : int64 array of shape (n,)
         Native stamp of grid ordinal 0.
     last : int64 array of shape (n,)
-        Grid ordinal of the last row that was taken in; −1 for none.
+        Grid ordinal of the last row that was taken in; −1 for none. Where time is uneven ordinals are counted from that
+        row, which has 0.
     state : dict of array
     forecast : float32 array of shape (n, h, C · law_width)
         What was said at the last row, as :class:`~txl_ts.walk.Stretch` has it; NaN where nothing was seen. Where
@@ -65,6 +66,14 @@ class Fleet:
         """Give the series of a panel, which have seen nothing."""
         static = None if panel.covariates is None else panel.covariates.static
         return cls.fresh(model, panel.ids, panel.origins, static)
+
+    @classmethod
+    def at_end_of(cls, panel: Panel, model: TXLModel) -> Fleet:
+        """Give the series of a panel at their last rows, without a memory of them."""
+        fleet, last = cls.fresh_for(panel, model), panel.last_ordinals()
+        if panel.row_stamps is None:
+            return replace(fleet, last=last)
+        return replace(fleet, origins=panel.stamps(np.arange(len(fleet)), last), last=np.zeros_like(last))
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -122,6 +131,7 @@ class Fleet:
         where = {name: i for i, name in enumerate(self.ids)}
         here = np.array([i for i, name in enumerate(part.ids) if name in where], np.int64)
         lanes = np.array([where[part.ids[i]] for i in here], np.int64)
+        self.origins[lanes] = part.origins[here]
         self.last[lanes], self.forecast[lanes] = part.last[here], part.forecast[here]
         self.static[lanes] = part.static[here]
         for name, array in self.state.items():
@@ -204,6 +214,8 @@ class Fleet:
             series, first_row = panel.piece_series[pieces], panel.offsets[pieces]
             gap = panel.piece_first[pieces] - last[series] - 1
             restart = (last[series] < 0) | (gap > (np.iinfo(np.int64).max if max_gap is None else max_gap))
+            if panel.row_stamps is not None and panel.covariates is not None:
+                restart |= panel.covariates.futr[first_row, -1] == 0  # no time since the row before: there is none
             gap[restart] = 0
             forecast[series[restart]] = np.nan
             for array in state.values():
@@ -236,7 +248,10 @@ class Fleet:
                 state[name][series] = array
             last[series] = panel.piece_first[pieces] + panel.lengths[pieces] - 1
         static = self.static if panel.covariates is None else panel.covariates.static
-        return Fleet(self.ids, self.origins, last, state, forecast, static), before
+        origins = self.origins
+        if panel.row_stamps is not None:
+            origins, last = panel.stamps(np.arange(len(self)), last), np.zeros_like(last)
+        return Fleet(self.ids, origins, last, state, forecast, static), before
 
     def stamps(self, lanes: NDArray[np.int64], ordinals: NDArray[np.int64], *, freq: Freq, zone: str | None) -> Any:
         """Native stamps of grid ordinals."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from os import PathLike
 from typing import Any, Literal, Self
 
@@ -44,9 +43,10 @@ class TXLForecaster(Updates, KeptMemories, Exports):
     ----------
     h : int
         Steps ahead.
-    freq : str or int
+    freq : str, int or None
         Step of the grid, in the spelling of pandas or polars (``"1h"``, ``"5min"``, ``"MS"``) or an integer; ``"auto"``
-        infers it from all series.
+        infers it from all series. None is uneven time: rows come when they come, and the model knows how far apart, in
+        median steps (``"~1h"``: in hours).
     quantiles : sequence of float, optional
         Trained quantiles, .5 among them. Default: .1, .2, …, .9.
     season_length : int or "auto"
@@ -100,7 +100,8 @@ class TXLForecaster(Updates, KeptMemories, Exports):
     align : {"error", "nearest"}
         Stamps off the grid are an error, or are moved to it and counted.
     max_gap : int, optional
-        A gap of more missing rows begins a series anew. Default: the reach of the model.
+        A gap of more missing rows begins a series anew. Default: the reach of the model. Where time is uneven, a gap of
+        more median steps; by default none does.
     on_bad_series : {"raise", "skip"}
         A series that cannot be used is an error, or is left out and listed in ``skipped_``.
     deterministic : bool
@@ -152,7 +153,7 @@ class TXLForecaster(Updates, KeptMemories, Exports):
         self,
         h: int = 1,
         *,
-        freq: str | int = "auto",
+        freq: str | int | None = "auto",
         quantiles: Sequence[float] | None = None,
         season_length: int | Literal["auto"] = "auto",
         context: str | int | None = None,
@@ -346,7 +347,9 @@ class TXLForecaster(Updates, KeptMemories, Exports):
             Rows to walk first: each series starts empty and is forgotten afterwards. Without it the kept memories
             speak.
         futr_df : frame, optional
-            The ``futr_cols`` of the rows ahead; :meth:`make_future_frame` gives their ids and times.
+            The ``futr_cols`` of the rows ahead; :meth:`make_future_frame` gives their ids and times. Where time is
+            uneven its rows are the times that are forecast, any number for each series, instead of ``h`` median steps;
+            series that it does not name are left out.
         static_df : frame, optional
             The ``static_cols`` of series in ``df`` that were not fitted.
         on_missing : {"raise", "mask"}
@@ -396,6 +399,15 @@ class TXLForecaster(Updates, KeptMemories, Exports):
         elif start == "fitted":
             raise ParameterError("start='fitted' goes with df=rows; predict() alone reads the kept memories already.")
         fleet = self._taken(fleet, ids)
+        if self._freq.is_uneven and futr_df is not None:
+            if h is not None or n_paths is not None:
+                raise ParameterError("futr_df names the times that are forecast: leave h and n_paths out.")
+            fleet, asked, futr = self._asked_ahead(fleet, style, futr_df, on_missing=on_missing)
+            n_asked, inside = asked.stamps.shape[1], asked.inside.ravel()
+            values = self._ahead(fleet, n_asked, list(columns.values()), futr=futr, n_paths=None, seed=0)
+            values = values.reshape(-1, len(columns))[inside]
+            lanes, stamps = np.repeat(np.arange(len(fleet)), asked.counts), asked.stamps.ravel()[inside]
+            return self._frame(style, fleet.ids, lanes, stamps, columns, values)
         futr = self._known_ahead(fleet, n_ahead, style, futr_df, on_missing=on_missing)
         values = self._ahead(fleet, n_ahead, list(columns.values()), futr=futr, n_paths=n_paths, seed=random_state)
         lanes = np.repeat(np.arange(len(fleet)), n_ahead)
@@ -428,7 +440,7 @@ class TXLForecaster(Updates, KeptMemories, Exports):
         fleet, style = self._fleet, self._style
         if df is not None:
             panel = self._read_rows(df)
-            fleet = replace(Fleet.fresh_for(panel, self._model), last=panel.last_ordinals())
+            fleet = Fleet.at_end_of(panel, self._model)
             style = panel.style
         rows, _ = self._rows_ahead(self._taken(fleet, ids), n_ahead, style)
         lanes = np.repeat(np.arange(len(rows.ids)), n_ahead)

@@ -251,6 +251,11 @@ class KeptMemories(ReadsFrames):
         """
         self._check_fitted()
         check_number("rate", rate, at_least=0, below=1, example=0.005)
+        if self._freq.is_uneven:
+            raise ParameterError(
+                "calibrate() counts misses by step ahead, and where time is uneven (freq=None) a forecast is for a "
+                "time. Compare the quantiles of cross_validation(df) with what came instead."
+            )
         if adaptive and self._roles.futr:
             raise ParameterError(
                 f"adaptive=True follows the forecasts that update makes, and they know nothing of futr_cols "

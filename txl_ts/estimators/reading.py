@@ -17,17 +17,21 @@ from txl_ts.estimators.fleet import Fleet
 from txl_ts.estimators.sizes import resolve_season, resolve_sizes
 from txl_ts.frames import (
     Ahead,
+    Asked,
     FrameStyle,
     Freq,
     Panel,
     Roles,
+    after_ends,
     base_ids,
     check_calendar,
     check_targets,
     read_ahead,
+    read_asked,
     read_long,
     read_wide,
     with_calendar,
+    with_gaps,
     with_static,
     with_vocabulary,
 )
@@ -37,7 +41,7 @@ from txl_ts.model import TXLModel
 class ReadsFrames(BaseEstimator):
     """Part of :class:`TXLForecaster`: reads frames by its parameters, and by what was fitted."""
 
-    freq: str | int
+    freq: str | int | None
     season_length: Any
     calendar: str | Sequence[str] | None
     align: str
@@ -61,7 +65,8 @@ class ReadsFrames(BaseEstimator):
     def _read_first(self, df: Any, roles: Roles, static_df: Any, **columns: Any) -> tuple[Panel, Roles]:
         """Read rows to fit on; gives the roles with the calendar that fits their frequency."""
         panel = self._read(df, self.freq, gap=self.max_gap, warn_unused=True, beside=roles, **columns)
-        roles = replace(roles, calendar=check_calendar(self.calendar, freq=panel.freq))
+        calendar = check_calendar(self.calendar, freq=panel.freq)
+        roles = replace(roles, calendar=calendar, is_uneven=panel.freq.is_uneven)
         reach = self._sizes(panel, roles)[0].reach
         if self.max_gap is None and panel.report.n_filled > reach:
             # The longest gap to bridge is the reach, which is known only now.
@@ -99,6 +104,9 @@ class ReadsFrames(BaseEstimator):
         )
         if continues:
             self._refuse_other_kinds(panel)
+            if self._freq.is_uneven:
+                ends, seen = self._ends(panel)
+                panel = after_ends(panel, ends=ends, seen=seen)
         # What align moves has been said by fit; a series that is left out is news.
         if panel.skipped:
             left_out = ", ".join(f"{name!r} ({reason})" for name, reason in panel.skipped[:5])
@@ -108,7 +116,7 @@ class ReadsFrames(BaseEstimator):
     def _read(
         self,
         df: Any,
-        freq: str | int | Freq,
+        freq: str | int | Freq | None,
         *,
         target_col: str | Sequence[str],
         gap: int | None,
@@ -118,6 +126,11 @@ class ReadsFrames(BaseEstimator):
         **columns: Any,
     ) -> Panel:
         targets = check_targets(target_col)
+        if targets and (freq is None or (isinstance(freq, Freq) and freq.is_uneven)):
+            raise ParameterError(
+                f"freq=None (uneven time) takes one target column, got {list(targets)}. Melt the frame into a long "
+                "one, with a series per id and target: each then has rows where it has values."
+            )
         read: Any = read_wide if targets else read_long
         return read(
             df,
@@ -134,9 +147,20 @@ class ReadsFrames(BaseEstimator):
         )
 
     def _completed(self, panel: Panel, roles: Roles, static_df: Any, *, known: dict[Any, Any]) -> Panel:
-        """Add what is not in the rows: the calendar, and the static columns."""
+        """Add what is not in the rows: the calendar, the time between rows, and the static columns."""
         ids = base_ids(panel.ids, panel.name_targets, panel.style)
-        return with_static(with_calendar(panel, roles), static_df, roles, known=known, ids=ids)
+        panel = with_calendar(panel, roles)
+        if roles.is_uneven:
+            ends = self._ends(panel)[0] if panel.first_ordinals().any() else None
+            panel = with_gaps(panel, max_gap=self.max_gap, ends=ends)
+        return with_static(panel, static_df, roles, known=known, ids=ids)
+
+    def _ends(self, panel: Panel) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Stamp of the last row that was taken in of each series of a panel, and whether there is one."""
+        stamps = dict(zip(self._fleet.ids, self._last_stamps().tolist(), strict=True))
+        seen = {name for name, last in zip(self._fleet.ids, self._fleet.last.tolist(), strict=True) if last >= 0}
+        ends = np.array([stamps.get(name, 0) for name in panel.ids], np.int64)
+        return ends, np.array([name in seen for name in panel.ids], bool)
 
     def _refuse_other_kinds(self, panel: Panel) -> None:
         """Raise unless ids and stamps are of the kinds that were fitted: they would be taken for others."""
@@ -159,10 +183,21 @@ class ReadsFrames(BaseEstimator):
         self, fleet: Fleet, n: int, style: FrameStyle, futr_df: Any, *, on_missing: str
     ) -> NDArray[np.float32]:
         """Read what is known of the next ``n`` rows of each series, (n_series, n, n_futr)."""
-        check_choice("on_missing", on_missing, ("raise", "mask"))
         rows, lane = self._rows_ahead(fleet, n, style)
+        return self._read_ahead(rows, futr_df, on_missing=on_missing)[lane]
+
+    def _read_ahead(self, rows: Ahead, futr_df: Any, *, on_missing: str) -> NDArray[np.float32]:
+        check_choice("on_missing", on_missing, ("raise", "mask"))
         how: Any = {"mask_missing": on_missing == "mask", "nearest": self.align == "nearest"}
-        return read_ahead(rows, futr_df, self._roles, **how)[lane]
+        return read_ahead(rows, futr_df, self._roles, **how)
+
+    def _asked_ahead(
+        self, fleet: Fleet, style: FrameStyle, futr_df: Any, *, on_missing: str
+    ) -> tuple[Fleet, Asked, NDArray[np.float32]]:
+        """Read the times that a frame asks for, where time is uneven; gives the series that it names, and no others."""
+        rows = read_asked(fleet.ahead(1, freq=self._freq, style=style), futr_df)
+        assert rows.asked is not None
+        return fleet.take(rows.ids), rows.asked, self._read_ahead(rows, futr_df, on_missing=on_missing)
 
     def _rows_ahead(self, fleet: Fleet, n: int, style: FrameStyle) -> tuple[Ahead, NDArray[np.int64]]:
         """Rows ahead of each id of the frame, and the position of each series' id among them."""
@@ -176,7 +211,7 @@ class ReadsFrames(BaseEstimator):
 
     def _refuse_unknown(self, call: str, *, n_fed: int) -> None:
         """Raise where a forecast would feed itself rows whose columns nobody knows."""
-        if n_fed > 0 and self._roles.hist:
+        if n_fed > 0 and self._roles.hist and not self._freq.is_uneven:
             raise ParameterError(
                 f"{call} would continue the forecast over rows whose hist_cols {list(self._roles.hist)} are not known. "
                 "Fit with a larger h, or name those columns in futr_cols and give them ahead."
@@ -206,8 +241,9 @@ class ReadsFrames(BaseEstimator):
         """Ids of the frame behind each kept series."""
         return base_ids(self._fleet.ids, self._name_targets, self._style)
 
-    def _gap(self, config: ModelConfig) -> int:
-        return config.reach if self.max_gap is None else self.max_gap
+    def _gap(self, config: ModelConfig) -> int | None:
+        """Longest gap that does not begin a series anew; where time is uneven a gap is a distance like any other."""
+        return config.reach if self.max_gap is None and not config.is_uneven else self.max_gap
 
     def _sizes(self, panel: Panel, roles: Roles) -> tuple[ModelConfig, int]:
         """Sizes and season for these rows."""

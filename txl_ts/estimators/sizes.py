@@ -14,6 +14,8 @@ STATE_BUDGET = 128 * 1024
 DEFAULT_QUANTILES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 _LONGEST_PATCH = 48
 _LONGEST_LOOKBACK = 1008
+# Where time is uneven, attention by time does what long patches do on a grid.
+_UNEVEN_PATCH = 4
 _NOTHING = Roles()
 
 
@@ -54,8 +56,8 @@ def resolve_sizes(
     ParameterError
         If a value cannot work.
     """
-    patch_len = _given(params, "patch_len", lambda: _patch(season))
-    stride = _given(params, "stride", lambda: patch_len)
+    patch_len = _given(params, "patch_len", lambda: _UNEVEN_PATCH if freq.is_uneven else _patch(season))
+    stride = _given(params, "stride", lambda: 1 if freq.is_uneven else patch_len)
     context = None if params["context"] is None else _context_rows(params["context"], freq=freq)
     lookback = _given(params, "lookback", lambda: _lookback(season, patch_len, typical_length, context))
     d_model, n_layers = params["d_model"], params["n_layers"]

@@ -5,7 +5,7 @@
 - :func:`parse_freq` reads a frequency; a :class:`Freq` holds the arithmetic on stamps.
 """
 
-from txl_ts.frames.ahead import Ahead, read_ahead
+from txl_ts.frames.ahead import Ahead, read_ahead, read_asked
 from txl_ts.frames.aliases import parse_freq, rows_in
 from txl_ts.frames.beside import run_of, with_calendar, with_static, with_vocabulary, with_words_of
 from txl_ts.frames.calendar import calendar_features, check_calendar
@@ -14,6 +14,7 @@ from txl_ts.frames.panel import ONLY_SERIES, CleaningReport, Panel
 from txl_ts.frames.read import read_long
 from txl_ts.frames.roles import Covariates, Roles
 from txl_ts.frames.style import FrameStyle
+from txl_ts.frames.uneven import Asked, after_ends, with_gaps
 from txl_ts.frames.wide import (
     SERIES_COL,
     base_ids,
@@ -30,12 +31,14 @@ __all__ = [
     "ONLY_SERIES",
     "SERIES_COL",
     "Ahead",
+    "Asked",
     "CleaningReport",
     "Covariates",
     "FrameStyle",
     "Freq",
     "Panel",
     "Roles",
+    "after_ends",
     "base_ids",
     "calendar_features",
     "check_calendar",
@@ -45,6 +48,7 @@ __all__ = [
     "melted",
     "parse_freq",
     "read_ahead",
+    "read_asked",
     "read_long",
     "read_wide",
     "rows_in",
@@ -53,6 +57,7 @@ __all__ = [
     "wide_frame",
     "wide_id_frame",
     "with_calendar",
+    "with_gaps",
     "with_static",
     "with_vocabulary",
     "with_words_of",

@@ -9,6 +9,7 @@ The libraries disagree, and their newer versions reject the older spellings, so 
 - ``"D"`` and longer follow the wall clock of the time zone (23- and 25-hour days are one step); ``"24h"`` does not.
 - Without an anchor (``"W"``, ``"QS"``, ``"YE"``) every series starts where its first row says; with one (``"W-MON"``,
   ``"QS-FEB"``) rows on other days are off the grid.
+- ``"~1h"`` is uneven time whose distances are counted in hours.
 """
 
 import difflib
@@ -125,6 +126,11 @@ def parse_freq(freq: "str | int | timedelta | Freq") -> Freq:
             f"freq must be a string such as '1h' or an integer, got {freq!r} of type {type(freq).__name__}."
         )
     text = freq.strip()
+    if text.startswith("~"):
+        unit = parse_freq(text[1:])
+        if unit.kind == "calendar":
+            raise FrequencyError(f"freq={freq!r} must name a fixed length of time, such as '~24h', or an integer.")
+        return uneven_freq(unit.step, is_integer=unit.kind == "integer")
     if re.fullmatch(r"-?\d+i?", text):
         return _integer(int(text.removesuffix("i")))
     return _calendar(text, freq) or _fixed(_nanoseconds(text, freq), freq)
@@ -154,7 +160,7 @@ def rows_in(freq: Freq, duration: str | int | timedelta) -> int:
     wanted = parse_freq(duration)
     if wanted.kind == "integer":
         return wanted.step
-    if freq.kind == "integer":
+    if freq.is_integer:
         raise FrequencyError(
             f"{duration!r} is a length of time, but the time column counts in integers. "
             "Give a number of rows, such as 168."
@@ -166,6 +172,12 @@ def rows_in(freq: Freq, duration: str | int | timedelta) -> int:
 def fixed_freq(nanoseconds: int) -> Freq:
     """The fixed frequency of a number of nanoseconds."""
     return _fixed(Fraction(nanoseconds), nanoseconds)
+
+
+def uneven_freq(step: int, *, is_integer: bool) -> Freq:
+    """Uneven time whose distances are counted in ``step`` numbers or nanoseconds."""
+    even = _integer(step) if is_integer else fixed_freq(step)
+    return Freq(f"~{even.text}", "uneven", step, even.unit)
 
 
 def _integer(step: int) -> Freq:

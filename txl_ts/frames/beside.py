@@ -246,5 +246,7 @@ def run_of(panel: Panel, piece: int, first: int, stop: int, *, h: int) -> Covari
         futr = futr.copy()
         rows = np.concatenate([np.arange(first, 0), np.arange(n_piece, max(stop + h, n_piece))])
         stamps = panel.stamps(series, panel.piece_first[piece] + rows)
-        futr[rows - first, -len(panel.calendar) :] = calendar_features(stamps, panel.calendar, zone=panel.zone)
+        stop_at = futr.shape[1] - (panel.row_stamps is not None)  # behind the calendar stands the time between rows
+        features = calendar_features(stamps, panel.calendar, zone=panel.zone)
+        futr[rows - first, stop_at - len(panel.calendar) : stop_at] = features
     return Covariates(cut(here.hist, n), futr, here.static[series])

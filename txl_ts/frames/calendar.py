@@ -51,12 +51,12 @@ def check_calendar(calendar: Any, *, freq: Freq) -> tuple[str, ...]:
     if calendar is None:
         return ()
     if isinstance(calendar, str) and calendar == "auto":
-        return () if freq.kind == "integer" else _columns(_varying(freq))
+        return () if freq.is_integer else _columns(_varying(freq))
     if isinstance(calendar, str) or not isinstance(calendar, Sequence):
         raise ParameterError(
             f"calendar={calendar!r} must be None, 'auto' or a list such as calendar=['hour', 'weekday']."
         )
-    if calendar and freq.kind == "integer":
+    if calendar and freq.is_integer:
         raise ParameterError(
             f"calendar={list(calendar)} needs datetimes, and the time column counts in integers. Leave calendar out."
         )

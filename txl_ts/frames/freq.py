@@ -51,15 +51,18 @@ class Freq:
     Attributes
     ----------
     text : str
-        Canonical alias, which :func:`parse_freq` reads back: ``"5min"``, ``"1h"``, ``"1D"``, ``"MS"``, ``"3"``.
-    kind : {"integer", "fixed", "calendar"}
-        Plain numbers, a fixed number of nanoseconds, or days and longer, which follow the wall clock of the zone.
+        Canonical alias, which :func:`parse_freq` reads back: ``"5min"``, ``"1h"``, ``"1D"``, ``"MS"``, ``"3"``,
+        ``"~1h"``.
+    kind : {"integer", "fixed", "calendar", "uneven"}
+        Plain numbers, a fixed number of nanoseconds, or days and longer, which follow the wall clock of the zone; or no
+        grid at all.
     step : int
-        Numbers per row, nanoseconds per row, or calendar offsets per row.
+        Numbers per row, nanoseconds per row, or calendar offsets per row; of uneven time the unit that distances are
+        counted in.
     unit : str
-        ``""`` for integers, a unit of ``FIXED_UNITS``, or a calendar offset: ``"D"``, ``"W"``, ``"W-MON"``, ``"B"``,
-        ``"MS"``, ``"ME"``, ``"QS-FEB"``, ``"mo"``, … An offset without an anchor takes its weekday or month from the
-        first row of each series.
+        ``""`` for integers, uneven ones too, a unit of ``FIXED_UNITS``, or a calendar offset: ``"D"``, ``"W"``,
+        ``"W-MON"``, ``"B"``, ``"MS"``, ``"ME"``, ``"QS-FEB"``, ``"mo"``, … An offset without an anchor takes its
+        weekday or month from the first row of each series.
 
     Examples
     --------
@@ -70,9 +73,19 @@ class Freq:
     """
 
     text: str
-    kind: Literal["integer", "fixed", "calendar"]
+    kind: Literal["integer", "fixed", "calendar", "uneven"]
     step: int
     unit: str = ""
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether rows come without a grid."""
+        return self.kind == "uneven"
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether stamps are plain numbers."""
+        return self.kind != "calendar" and not self.unit
 
     @property
     def family(self) -> str:
@@ -91,7 +104,7 @@ class Freq:
         """
         if self.kind == "fixed":
             return _fixed_season(self.step)
-        if self.kind == "integer":
+        if self.kind in ("integer", "uneven"):
             return 1
         if self.family == "D":
             return {1: 7, 7: 52}.get(self.step, 1)
@@ -101,9 +114,9 @@ class Freq:
     @property
     def nominal_ns(self) -> float:
         """Mean length of a step in nanoseconds (a month counts 30.44 days); NaN for integers."""
-        if self.kind == "integer":
+        if self.is_integer:
             return float("nan")
-        return float(self.step) if self.kind == "fixed" else self.step * _MEAN_DAYS[self.family] * DAY_NS
+        return float(self.step) if self.kind in ("fixed", "uneven") else self.step * _MEAN_DAYS[self.family] * DAY_NS
 
     @property
     def per_hour(self) -> float:
@@ -113,6 +126,8 @@ class Freq:
     @property
     def grid_name(self) -> str:
         """The step in words, for messages: ``"5-minute"``, ``"1-month"``, ``"3-unit"``."""
+        if self.kind == "uneven":
+            return "uneven"
         if self.kind == "integer":
             return f"{self.step}-unit"
         if self.kind == "calendar":
@@ -128,8 +143,10 @@ class Freq:
         >>> parse_freq("1h").duration(36), parse_freq("MS").duration(24), parse_freq(1).duration(432)
         ('36 h', '24 months', '432 rows')
         """
-        if self.kind == "integer":
+        if self.is_integer:
             return counted(rows, "row")
+        if self.kind == "uneven":
+            return f"about {human_ns(rows * self.step)}"
         if self.kind == "calendar":
             return counted(rows * self.step, _WORDS[self.family])
         return human_ns(rows * self.step)

@@ -111,6 +111,9 @@ class Panel:
     targets : tuple of str
         Target columns of a wide frame, whose series are named ``"id/target"`` unless channels are mixed; empty for a
         long frame.
+    row_stamps : int64 array of shape (N,) or None
+        Native stamp of every row where time is uneven: an ordinal then is the number of a row, and a piece ends at a
+        gap that was too long.
     """
 
     ids: tuple[SeriesId, ...]
@@ -127,6 +130,7 @@ class Panel:
     covariates: Covariates | None = None
     calendar: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
+    row_stamps: IntArray | None = None
 
     @property
     def n_series(self) -> int:
@@ -183,7 +187,19 @@ class Panel:
         ordinals : int64 array, broadcast against ``series``
             Grid ordinals; those beyond the last row are the stamps of a forecast.
         """
+        if self.row_stamps is not None:
+            return self._uneven_stamps(
+                *np.broadcast_arrays(np.asarray(series, np.int64), np.asarray(ordinals, np.int64))
+            )
         return self.freq.shift(self.origins[np.asarray(series, dtype=np.int64)], ordinals, self.style.zone)
+
+    def _uneven_stamps(self, series: IntArray, ordinals: IntArray) -> IntArray:
+        """Look stamps up; rows beyond the last one come at median steps."""
+        assert self.row_stamps is not None
+        start = self.offsets[np.searchsorted(self.piece_series, np.arange(self.n_series), side="left")]
+        row = ordinals - self.first_ordinals()[series]
+        inside = np.clip(row, 0, self.series_rows()[series] - 1)
+        return self.freq.shift(self.row_stamps[start[series] + inside], row - inside)
 
     def row_series(self) -> IntArray:
         """Position in ``ids`` of every row of ``values``."""

@@ -30,6 +30,7 @@ from txl_ts.frames.rows import Rows, Sieve
 from txl_ts.frames.slots import DAY_NS, Slots
 from txl_ts.frames.stamps import show, to_native
 from txl_ts.frames.style import NS_PER_UNIT, FrameStyle, Unit
+from txl_ts.frames.uneven import cut_at_gaps, median_step
 from txl_ts.frames.words import counted
 from txl_ts.frames.zones import wall_of
 
@@ -44,7 +45,7 @@ def read_long(
     id_col: str | None = "unique_id",
     time_col: str = "ds",
     target_col: str = "y",
-    freq: str | int | Freq = "auto",
+    freq: str | int | Freq | None = "auto",
     align: str = "error",
     max_gap: int | None = None,
     on_bad_series: str = "raise",
@@ -68,12 +69,14 @@ def read_long(
         Datetimes (any unit, with or without a zone), dates, or integers.
     target_col : str
         Numbers; null and NaN are missing values.
-    freq : str, int or Freq
-        Step of the grid, in the spelling of pandas or polars; ``"auto"`` infers it from all series.
+    freq : str, int, Freq or None
+        Step of the grid, in the spelling of pandas or polars; ``"auto"`` infers it from all series. None is uneven
+        time: rows stay where they are, and distances are counted in median steps (``"~1h"``: in hours).
     align : {"error", "nearest"}
         Stamps off the grid and repeated stamps are an error, or are moved to the nearest grid point and averaged there.
     max_gap : int, optional
-        A gap of more missing rows than this starts a new piece instead of being filled with NaN.
+        A gap of more missing rows than this starts a new piece instead of being filled with NaN; where time is uneven,
+        a gap of more median steps than this without a row.
     on_bad_series : {"raise", "skip"}
         Whether a series with missing values only, infinite values, or stamps that do not fit is an error, or is left
         out and listed in ``panel.skipped``.
@@ -135,8 +138,8 @@ def read_long(
     sieve = Sieve(rows, ids, style, skip=on_bad_series == "skip")
     _refuse_values(sieve, style, known=(origins or {}) if needs_values else dict.fromkeys(ids, 0))
     columns = read_beside(wrapped, beside, sieve, style) if beside else None
-    if align == "error":
-        _refuse_repeats(sieve, style)
+    if align == "error" or _is_uneven(freq):
+        _refuse_repeats(sieve, style, uneven=_is_uneven(freq))
     step = _settle_freq(sieve, style, freq, known=origins)
     starts = _place(sieve, style, step, origins or {}, nearest=align == "nearest")
     panel = _pack(sieve, style, step, starts, max_gap, with_source=columns is not None)
@@ -228,7 +231,11 @@ def _refuse_values(sieve: Sieve, style: FrameStyle, *, known: Mapping[Any, int])
     )
 
 
-def _refuse_repeats(sieve: Sieve, style: FrameStyle) -> None:
+def _is_uneven(freq: str | int | Freq | None) -> bool:
+    return freq is None or (freq != "auto" and parse_freq(freq).is_uneven)
+
+
+def _refuse_repeats(sieve: Sieve, style: FrameStyle, *, uneven: bool) -> None:
     codes, stamps = sieve.rows.codes, sieve.rows.stamps
     repeated = np.zeros(len(codes), dtype=bool)
     repeated[1:] = (codes[1:] == codes[:-1]) & (stamps[1:] == stamps[:-1])
@@ -236,7 +243,8 @@ def _refuse_repeats(sieve: Sieve, style: FrameStyle) -> None:
         repeated,
         StampError,
         lambda row, count: f"time column {style.time_col!r} repeats {counted(count, 'time')}",
-        "Times must be distinct within a series. Drop the repeats, or average them with align='nearest'.",
+        "Times must be distinct within a series. Drop the repeats, or average them"
+        + (" yourself: uneven time has no grid to merge them on." if uneven else " with align='nearest'."),
     )
 
 
@@ -247,9 +255,7 @@ def _settle_freq(
     sieve: Sieve, style: FrameStyle, freq: str | int | Freq | None, *, known: Mapping[Any, int] | None
 ) -> Freq:
     if freq is None:
-        raise FrequencyError(
-            "freq=None means uneven time, which has no grid. Give freq, for example freq='1h', or 'auto'."
-        )
+        return median_step(sieve.rows.codes, sieve.rows.stamps, is_integer=style.unit == "integer")
     if isinstance(freq, str) and freq == "auto":
         return _inferred(sieve, style)
     given = parse_freq(freq)
@@ -279,7 +285,7 @@ def _inferred(sieve: Sieve, style: FrameStyle) -> Freq:
 
 
 def _check_kind(freq: Freq, style: FrameStyle) -> None:
-    if (freq.kind == "integer") != (style.unit == "integer"):
+    if freq.is_integer != (style.unit == "integer"):
         held = "integers" if style.unit == "integer" else "datetimes"
         cure = "an integer such as freq=1" if style.unit == "integer" else "a length of time such as freq='1h'"
         raise FrequencyError(
@@ -309,6 +315,11 @@ def _month_freq(freq: Freq, wall: IntArray) -> Freq:
 
 def _place(sieve: Sieve, style: FrameStyle, freq: Freq, known: Mapping[Any, int], *, nearest: bool) -> IntArray:
     """Place the rows on the grid; gives the origin of every series that is left."""
+    if freq.is_uneven:
+        starts = sieve.rows.starts()
+        number = np.arange(len(sieve.rows.codes)) - starts[sieve.rows.codes]
+        sieve.rows = replace(sieve.rows, ordinals=number, moves=np.zeros_like(number))
+        return sieve.rows.stamps[starts]
     origins = _origins(sieve, style, freq, known)
     placed = place(origins[sieve.rows.codes], sieve.rows.stamps, freq, style.zone, nearest=nearest)
     sieve.rows = replace(sieve.rows, ordinals=placed.ordinals, moves=placed.moves)
@@ -373,11 +384,14 @@ def _pack(
     sieve: Sieve, style: FrameStyle, freq: Freq, origins: IntArray, max_gap: int | None, *, with_source: bool
 ) -> Panel:
     origin_of = dict(zip(sieve.ids, origins.tolist(), strict=True))
-    _refuse_far_away(sieve, freq, max_gap)
+    if not freq.is_uneven:
+        _refuse_far_away(sieve, freq, max_gap)
     rows = sieve.rows
     n_missing = int(np.isnan(rows.values).sum())
     codes, ordinals, values, n_collided = _merged(rows)
     pieces = _cut(codes, ordinals, max_gap)
+    if freq.is_uneven:
+        pieces = _cut_rows(codes, cut_at_gaps(codes, rows.stamps, max_gap=max_gap, step=freq.step))
     offsets = np.concatenate(([0], np.cumsum(pieces.lengths)))
     packed = np.full(int(offsets[-1]), np.nan, dtype=np.float32)
     counts = np.diff(np.append(pieces.first_row, len(codes)))
@@ -409,6 +423,7 @@ def _pack(
         skipped=tuple(sieve.skipped),
         report=report,
         source=source,
+        row_stamps=rows.stamps if freq.is_uneven else None,
     )
 
 
@@ -437,6 +452,11 @@ def _cut(codes: IntArray, ordinals: IntArray, max_gap: int | None) -> _Pieces:
     return _Pieces(first_row, lengths, len(first_row) - 1 - int(np.count_nonzero(new_series)))
 
 
+def _cut_rows(codes: IntArray, starts: npt.NDArray[np.bool_]) -> _Pieces:
+    first_row = np.flatnonzero(starts)
+    return _Pieces(first_row, np.diff(np.append(first_row, len(codes))), len(first_row) - int(codes[-1]) - 1)
+
+
 def _refuse_far_away(sieve: Sieve, freq: Freq, max_gap: int | None) -> None:
     """Refuse series that one wrong stamp would blow up to millions of rows, before anything is allocated."""
     rows, n = sieve.rows, len(sieve.rows.codes)
@@ -463,7 +483,7 @@ def _refuse_far_away(sieve: Sieve, freq: Freq, max_gap: int | None) -> None:
 
 
 def _length_text(length: int, freq: Freq) -> str:
-    return str(length) if freq.kind == "integer" else human_ns(length)
+    return str(length) if freq.is_integer else human_ns(length)
 
 
 def _warn_cleaned(report: CleaningReport) -> None:

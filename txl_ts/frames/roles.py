@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from txl_ts.config import UNEVEN
 from txl_ts.errors import ColumnError, ParameterError
 from txl_ts.frames.columns import Column, Frame, read_number
 
@@ -37,6 +38,8 @@ class Roles:
         Features of the stamp, as :mod:`txl_ts.frames.calendar` names them; known ahead by themselves.
     vocabulary : mapping of str to tuple of str or int
         Categories of each column of ``cat``, as they were fitted; code 0 is none of them, code i + 1 the i-th.
+    is_uneven : bool
+        The time since the row before is known ahead too.
     """
 
     hist: tuple[str, ...] = ()
@@ -45,6 +48,7 @@ class Roles:
     cat: tuple[str, ...] = ()
     calendar: tuple[str, ...] = ()
     vocabulary: Mapping[str, tuple[Category, ...]] = field(default_factory=dict)
+    is_uneven: bool = False
 
     @classmethod
     def named(cls, *, taken: Sequence[str | None], calendar: tuple[str, ...] = (), **columns: Any) -> Roles:
@@ -80,7 +84,7 @@ class Roles:
         return cls(hist, futr, static, cat, calendar)
 
     def __bool__(self) -> bool:
-        return bool(self.hist or self.futr or self.static or self.calendar)
+        return bool(self.hist or self.futr or self.static or self.calendar or self.is_uneven)
 
     def kinds(self, role: str) -> tuple[int, ...]:
         """What a model needs to know of the columns of a role.
@@ -88,10 +92,12 @@ class Roles:
         Returns
         -------
         tuple of int
-            0 for amounts, the number of categories for categories, −1 for features that need no scaling (calendar).
+            0 for amounts, the number of categories for categories, −1 for features that need no scaling (calendar),
+            −2 for the time since the row before.
         """
         found = tuple(len(self.vocabulary[name]) if name in self.cat else 0 for name in getattr(self, role))
-        return found + (-1,) * len(self.calendar) if role == "futr" else found
+        own = (-1,) * len(self.calendar) + (UNEVEN,) * self.is_uneven
+        return found + own if role == "futr" else found
 
     def asked(self) -> list[tuple[str, str]]:
         """Roles and columns of the rows, as :func:`~txl_ts.frames.columns.check_roles` takes them."""
@@ -99,8 +105,11 @@ class Roles:
 
     def to_json(self) -> dict[str, Any]:
         """Give the plain dictionary that :meth:`from_json` reads."""
-        lists = {name: list(getattr(self, name)) for name in ("hist", "futr", "static", "cat", "calendar")}
-        return lists | {"vocabulary": {name: list(words) for name, words in self.vocabulary.items()}}
+        lists: dict[str, Any] = {
+            name: list(getattr(self, name)) for name in ("hist", "futr", "static", "cat", "calendar")
+        }
+        lists |= {"vocabulary": {name: list(words) for name, words in self.vocabulary.items()}}
+        return lists | ({"is_uneven": True} if self.is_uneven else {})
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Roles:
@@ -111,7 +120,7 @@ class Roles:
             raise ValueError("roles must hold column names, and a vocabulary for each categorical one")
         if any(type(word) not in (str, int) for found in words.values() for word in found):
             raise ValueError("categories must be text or integers")
-        return cls(**lists, vocabulary=words)
+        return cls(**lists, vocabulary=words, is_uneven=document.get("is_uneven", False) is True)
 
 
 @dataclass(frozen=True)
@@ -122,7 +131,8 @@ class Covariates:
     ----------
     hist : float32 array of shape (N, n_hist)
     futr : float32 array of shape (N, n_futr)
-        The columns of the frame, then the calendar's. For one run of rows, ``h`` more rows than ``hist``.
+        The columns of the frame, then the calendar's, then the time since the row before. For one run of rows, ``h``
+        more rows than ``hist``.
     static : float32 array of shape (n_series, n_static)
         For one run of rows of shape (n_static,).
     """

@@ -38,4 +38,7 @@ class LinearPath(nn.Module):
 
     def ahead(self, known: Tensor) -> Tensor:
         """Map features of the rows ahead (B, n, h, ≥ n_known), the first ``n_known``, to their part (B, n, h, 1)."""
-        return torch.einsum("bnhf,hf->bnh", known[..., : self.n_known], self.known)[..., None]
+        known = known[..., : self.n_known]
+        if len(self.known) < known.shape[2]:  # one map for all asked times
+            return F.linear(known, self.known)
+        return torch.einsum("bnhf,hf->bnh", known, self.known)[..., None]

@@ -73,13 +73,14 @@ def fit_linear_path(
     Hoerl and Kennard (1970), Ridge regression.
     """
     path = model.linear_path
-    sums = _Sums(n_inputs=path.lookback + 1, h=model.config.h, n_known=path.n_known)
+    h = len(path.bias)  # where rows come unevenly, one map for all steps
+    sums = _Sums(n_inputs=path.lookback + 1, h=h, n_known=path.n_known)
     for rows in _equations(model, train, seed=seed):
         sums.add(rows)
     if not sums.gram[-1, -1] > 0:
         # Without a single whole horizon to learn from: the last value.
         path.weight[:, -1:] = 1
-        return LinearFit(math.nan, math.nan, torch.ones(path.bias.shape))
+        return LinearFit(math.nan, math.nan, torch.ones(model.config.h))
     choices = [(penalty, uses) for uses in ((False, True) if path.n_known else (False,)) for penalty in PENALTIES]
     if known is not None:
         choices = [(known.penalty, known.uses_known)]
@@ -161,7 +162,7 @@ def _judge(
     seed: int,
 ) -> LinearFit:
     """Choose among maps by their squared error on the validation rows."""
-    h = model.config.h
+    h, n_spread = len(model.linear_path.bias), model.config.h
     error, square, count = torch.zeros(len(maps)), torch.zeros(len(maps), h), 0
     for rows in _equations(model, validation, seed=seed) if validation else ():
         for i, (inputs, ahead) in enumerate(maps):
@@ -173,13 +174,14 @@ def _judge(
             square[i] += (miss / rows.weight[:, None].square()).clamp(max=_LARGEST_SQUARE).sum(0)
         count += len(rows.target)
     if not count:
-        return LinearFit(PENALTIES[len(PENALTIES) // 2], math.nan, torch.ones(h), model.linear_path.n_known > 0)
+        return LinearFit(PENALTIES[len(PENALTIES) // 2], math.nan, torch.ones(n_spread), model.linear_path.n_known > 0)
     best = int(error.argmin())
-    return LinearFit(choices[best][0], float(error[best] / count), (square[best] / count).sqrt(), choices[best][1])
+    spread = (square[best] / count).sqrt().expand(n_spread).clone()
+    return LinearFit(choices[best][0], float(error[best] / count), spread, choices[best][1])
 
 
 def _equations(model: TXLModel, origins: Origins, *, seed: int) -> Iterator[_Rows]:
-    """Give the rows whose targets are all there.
+    """Give the rows whose targets are all there; where rows come unevenly, each target that is there.
 
     Inputs and targets are in units of their piece; targets are above the last value.
     """
@@ -194,23 +196,33 @@ def _equations(model: TXLModel, origins: Origins, *, seed: int) -> Iterator[_Row
         picked = torch.from_numpy(np.flatnonzero(kept))
         state = restarted(state, segment.start)
         front, state["norm"], state["rows"] = model.front(segment.x, state["norm"], state["rows"], picked)
-        known = model.known(segment.beside, picked)
+        known, moved = model.known(segment.x, segment.beside, front, state, picked)
+        state |= moved
         # All channels share the map: each is rows of its own.
         target, usable = segment.targets(picked, front.scale)
-        usable = usable.all(dim=2) & (front.scale.deviation > 0)  # (B, n, C)
+        usable = usable & (front.scale.deviation > 0)[:, :, None]  # (B, n, h, C)
         unit = segment.unit.reshape(len(segment.unit), 1, -1)
         weight = (front.scale.deviation / unit).clamp(max=_LARGEST_RATIO)
-        if (counts := segment.target_weights(picked)) is not None:
-            counts = counts.mean(dim=2)  # the map of all steps is solved at once
-            usable, weight = usable & (counts > 0), weight * counts.sqrt()
+        counts = segment.target_weights(picked)
         scale = front.scale
         z = ((target - scale.mean[:, :, None] - scale.rest[:, :, None]) / scale.deviation[:, :, None]).transpose(2, 3)
         window = front.lookback  # (B, n, C, lookback), as z is (B, n, C, h)
+        if model.config.is_uneven:  # an equation of its own for each asked time
+            window, weight = (rows[:, :, None].expand(-1, -1, h, *rows.shape[2:]) for rows in (window, weight))
+            window, weight, usable = (rows.flatten(1, 2) for rows in (window, weight, usable))
+            z = z.transpose(2, 3).flatten(1, 2)[..., None]
+            counts = None if counts is None else counts.flatten(1, 2)
+            known = None if known is None else known.flatten(1, 2)[:, :, None]
+        else:
+            usable = usable.all(dim=2)
+            counts = None if counts is None else counts.mean(dim=2)  # the map of all steps is solved at once
+        if counts is not None:
+            usable, weight = usable & (counts > 0), weight * counts.sqrt()
         last = window[..., -1:] if model.linear_path.lookback else torch.zeros_like(z[..., :1])
         window, z = window - last, z - last
         inputs = torch.cat([window, torch.ones_like(z[..., :1])], dim=-1)
         inputs, z, weight = inputs[usable], z[usable], weight[usable]
-        ahead = inputs.new_zeros(len(inputs), h, 0)
+        ahead = inputs.new_zeros(len(inputs), z.shape[1], 0)
         if known is not None:
             ahead = known[..., : model.linear_path.n_known][usable.nonzero()[:, :2].unbind(1)] * weight[:, None, None]
         yield _Rows(inputs * weight[:, None], ahead, z * weight[:, None], weight)
