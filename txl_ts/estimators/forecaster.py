@@ -22,6 +22,7 @@ from txl_ts.estimators.exports import Exports
 from txl_ts.estimators.fitting import Fitted, fit_panel
 from txl_ts.estimators.fleet import Fleet
 from txl_ts.estimators.kept import KeptMemories
+from txl_ts.estimators.tuning import Tunes
 from txl_ts.estimators.updating import Updates
 from txl_ts.estimators.weights import read_weights, without_column
 from txl_ts.frames import FrameStyle, Panel, Roles, id_frame, long_frame, wide_frame, wide_id_frame, with_words_of
@@ -33,7 +34,7 @@ class NotFittedError(TxlError, SklearnNotFittedError):
     """The estimator was used before ``fit``."""
 
 
-class TXLForecaster(Updates, KeptMemories, Exports):
+class TXLForecaster(Updates, KeptMemories, Exports, Tunes):
     """Forecast many series with one recurrent model that remembers each of them.
 
     After ``fit`` every series keeps its memory: ``update`` moves it on row by row without refitting, ``predict`` reads
@@ -127,6 +128,8 @@ class TXLForecaster(Updates, KeptMemories, Exports):
         What was done to the rows, in sentences.
     calibration_ : Calibration or None
         What :meth:`calibrate` found.
+    adapter_ : Adapter or None
+        What :meth:`fine_tune` with ``method="lora"`` added to the weights.
     n_parameters_ : int
     fit_seconds_ : float
 
@@ -686,7 +689,7 @@ class TXLForecaster(Updates, KeptMemories, Exports):
     def _keep(self, fitted: Fitted, panel: Panel, fleet: Fleet, roles: Roles, *, val_size: int | None) -> None:
         """Take over all that fitting found, at once."""
         self._model, self._fleet, self._style, self._freq = fitted.model, fleet, panel.style, panel.freq
-        self._roles, self._targets = roles, panel.targets
+        self._roles, self._targets, self.adapter_ = roles, panel.targets, None
         self.config_ = fitted.model.config
         self.history_, self.linear_fit_ = fitted.history, fitted.linear
         self.validation_mse_, self.validation_mae_ = fitted.validation_mse, fitted.validation_mae

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 FORMAT = "txl"
 VERSION = "1.0"
-ROLES = ("model", "stream-state", "checkpoint")
+ROLES = ("model", "stream-state", "checkpoint", "adapter")
 
 PARTS = ("weights", "scalers", "state", "optimiser")
 FINITE_PARTS = frozenset({"weights", "scalers"})

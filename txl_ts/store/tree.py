@@ -39,7 +39,7 @@ class Bundle:
 
     Parameters
     ----------
-    role : {"model", "stream-state", "checkpoint"}
+    role : {"model", "stream-state", "checkpoint", "adapter"}
         What the file is for.
     config : dict
         Plain JSON: the class by registry name, its parameters, the schema. Tuples come back as lists.

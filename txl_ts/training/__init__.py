@@ -1,5 +1,14 @@
 """Training: lanes of segments that slide along the series, and the closed form of the linear path."""
 
+from txl_ts.training.adapters import (
+    METHODS,
+    Adapter,
+    adapted_weights,
+    adapter_of,
+    with_adapter,
+    with_all_trained,
+    with_head_alone,
+)
 from txl_ts.training.checkpoint import Checkpoint
 from txl_ts.training.closed_form import LinearFit, fit_linear_path
 from txl_ts.training.label_loop import LabelSettings, LabelTrainer
@@ -11,6 +20,8 @@ from txl_ts.training.segments import Origins
 from txl_ts.training.settings import TrainingSettings
 
 __all__ = [
+    "METHODS",
+    "Adapter",
     "BesideRows",
     "Checkpoint",
     "History",
@@ -22,6 +33,11 @@ __all__ = [
     "Pieces",
     "Trainer",
     "TrainingSettings",
+    "adapted_weights",
+    "adapter_of",
     "fit_linear_path",
     "fit_row_path",
+    "with_adapter",
+    "with_all_trained",
+    "with_head_alone",
 ]

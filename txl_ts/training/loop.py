@@ -109,7 +109,7 @@ class Trainer:
         # The closed form of the linear path minimises squared errors: for that loss there is nothing left to learn.
         linear = list(model.linear_path.parameters())
         for parameter in linear:
-            parameter.requires_grad_(not LOSSES[settings.loss].squared)
+            parameter.requires_grad_(parameter.requires_grad and not LOSSES[settings.loss].squared)
         others = [parameter for name, parameter in model.named_parameters() if not name.startswith("linear_path.")]
         # Decay would pull the linear path from "the last value" to "the mean"; Adam's full steps would shake hundreds
         # of inputs far from their closed form (glucose: validation loss .247 alone, .274 so, .232 at a tenth).
