@@ -84,7 +84,7 @@ class Desk:
     def __init__(self, manner: Manner, *, width: int) -> None:
         contract = manner.steps.contract
         self.manner, self.contract, self.width = manner, contract, width
-        self._layout, n = contract.layout, contract.layout.n_channels
+        self._layout = contract.layout
         self._inputs = contract.layout.buffers(width)
         self._x = self._inputs["x"]
         self._start = np.zeros((width, 1), np.int32)
