@@ -71,7 +71,8 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
     context : sequence of str or int
         Sensors (names, or positions) that the model sees and that are not judged, such as set points and commands.
     horizons : "auto" or tuple of int
-        Steps ahead: a row is compared with what was said so many rows before it. ``"auto"``: one.
+        Steps ahead: a row is compared with what was said so many rows before it. ``"auto"``: one, and with
+        ``"novelty"`` 24 too.
     smooth : float or "auto"
         Half-life in rows of a running mean that takes the place of each sensor's part; 0 for none. Finds what lasts,
         and hides what is short. ``"auto"``: none, and 5.2 rows for ``"level"``.
@@ -591,7 +592,11 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
 
     def _sizes(self, n_channels: int, *, longest: int) -> tuple[ModelConfig, Surprise]:
         check_choice("channels", self.channels, CHANNELS)
-        horizons = (1,) if isinstance(self.horizons, str) and self.horizons == "auto" else check_horizons(self.horizons)
+        check_choice("score", self.score, KINDS)
+        usual = (1, 24) if self.score == "novelty" else (1,)
+        horizons = (
+            usual if isinstance(self.horizons, str) and self.horizons == "auto" else check_horizons(self.horizons)
+        )
         quantiles = QUANTILES if self.quantiles is None else check_quantiles(self.quantiles)
         if not quantiles[0] < 0.5 < quantiles[-1]:
             raise ParameterError(f"quantiles={quantiles} need levels on both sides of 0.5: take (0.1, 0.5, 0.9).")
@@ -613,7 +618,6 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
             dropout=self.dropout,
         )
         warm = max(lookback, config.patch_len, 1) if self.warm_up == "auto" else self.warm_up
-        check_choice("score", self.score, KINDS)
         is_level = self.score == "level"
         smooth = (5.2 if is_level else 0.0) if self.smooth == "auto" else self.smooth
         span = (200 if is_level else 16_000) if self.span == "auto" else self.span
