@@ -275,13 +275,13 @@ def skab(folder, name="valve1/0"):
 
 
 @pytest.mark.parametrize("which", ["skab", "nab", "air_quality"])
-def test_predict_watch_and_a_resume_agree_on_real_rows(which, data_folder, tmp_path):
+def test_predict_watch_and_a_resume_agree_on_real_rows(which, shared_data, tmp_path):
     if which == "skab":
-        df = skab(data_folder)
+        df = skab(shared_data)
     elif which == "nab":
-        df = pd.read_csv(data_folder / "nab/realKnownCause/machine_temperature_system_failure.csv")[["value"]][:1500]
+        df = pd.read_csv(shared_data / "nab/realKnownCause/machine_temperature_system_failure.csv")[["value"]][:1500]
     else:
-        (file,) = list((data_folder / "air_quality").glob("*.csv"))[:1] or pytest.skip("no csv of air_quality")
+        (file,) = list((shared_data / "air_quality").glob("*.csv"))[:1] or pytest.skip("no csv of air_quality")
         df = pd.read_csv(file).select_dtypes("number")[:1500].astype(np.float32)
         df = df.loc[:, df.notna().mean() > 0.5].iloc[:, -6:]
     cut = len(df) // 2

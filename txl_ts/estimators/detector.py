@@ -38,6 +38,8 @@ CHANNELS = ("mixed", "independent")
 QUANTILES = (0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98)
 _CONTAMINATION = 0.01
 _MEM_LEN, _LOOKBACK = 32, 32
+# Of an epoch: a few hundred rows are fitted in a moment.
+_LEAST_STEPS = 8
 
 
 class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
@@ -587,7 +589,10 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
             seed = int(check_random_state(seed).randint(2**31 - 1))
         names = ("learning_rate", "weight_decay", "max_epochs", "patience", "batch_size", "segment_len")
         return TrainingSettings(
-            **{name: getattr(self, name) for name in names}, random_state=int(seed), verbose=bool(self.verbose)
+            **{name: getattr(self, name) for name in names},
+            random_state=int(seed),
+            verbose=bool(self.verbose),
+            least_steps=_LEAST_STEPS,
         )
 
     def _sizes(self, n_channels: int, *, longest: int) -> tuple[ModelConfig, Surprise]:
