@@ -247,6 +247,16 @@ def test_a_watch_gives_the_scores_of_detect_and_alerts_once(fitted, rows, tmp_pa
         assert [a.sensors[0] for a in raised] == ["x0"]
 
 
+def test_a_session_goes_on_from_the_fitted_memories(fitted, rows, tmp_path):
+    fitted.export_state(tmp_path / "state.txl")
+    session = fitted.live()
+    session.restore(tmp_path / "state.txl")
+    values = {name: rows[:, i] for i, name in enumerate(fitted._sensors())}
+    found = session.step({"stream": {"values": values}})["stream"]
+    np.testing.assert_allclose(found.scores, fitted.detect(rows, start="fitted").score, rtol=1e-4, atol=1e-5)
+    assert found.status == "ok"
+
+
 def test_a_watch_refuses_options_and_channels_that_are_not_its_own(fitted):
     with pytest.raises(ParameterError, match=r"does not know \['tikc'\]"):
         fitted.watch(tikc="1min")

@@ -32,10 +32,10 @@ CONTRADICTS_A_MEMORY: Mapping[str, str] = MappingProxyType(
 CONTRADICTS_A_BUDGET: Mapping[str, str] = MappingProxyType(
     {
         "check_outliers_train": (
-            "wants outliers among the rows of fit: the budget is for new rows, by the scores of held-out ones, and a row "
-            "without a score has no decision"
+            "wants outliers among the rows of fit: the budget is for new rows, by the scores of held-out ones, and a "
+            "row without a score has no decision"
         ),
-        "check_outliers_fit_predict": "wants a given share of the rows of fit to be outliers: the budget is for new rows",
+        "check_outliers_fit_predict": "wants a share of the rows of fit to be outliers: the budget is for new rows",
     }
 )
 NAME = "check_estimator"

@@ -432,6 +432,10 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
         """
         return self.detect(X, time=time, series_id=series_id, start=start).p_value
 
+    def fit_predict(self, X: Any, y: Any = None, *, time: Any = None, series_id: Any = None) -> NDArray[np.int64]:
+        """Fit, then predict the same rows; parameters are those of :meth:`fit`. The budget is about other rows."""
+        return self.fit(X, time=time, series_id=series_id).predict(X, time=time, series_id=series_id)
+
     def watch(self, **options: Any) -> Watch:
         """Open a :class:`~txl_ts.stream.Watch` over this model: messages in, rows with statuses and alerts out.
 
@@ -463,6 +467,20 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
         """
         self._check_fitted()
         return detector_files.live_session(self)
+
+    def export_state(self, path: str | PathLike[str]) -> None:
+        """Write the kept memories alone, for a session to restore: streams are named after the series.
+
+        An only series without a name becomes the stream ``"stream"``.
+
+        Raises
+        ------
+        NotFittedError, SaveError
+        StateError
+            If no memories were kept.
+        """
+        self._check_fitted()
+        detector_files.export_state(path, self)
 
     def export_onnx(self, path: str | PathLike[str], *, profile: str = "opset18") -> dict[str, Any]:
         """Write the detector as one stateful ONNX graph: scores, parts, p-values and forecasts, memories in and out.
@@ -517,7 +535,8 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
         for a, b in zip(rows.first, rows.stop, strict=True):
             status[a:b][self.calibration_.drifts(score[a:b].astype(np.float64))] = DRIFT
             status[a:b][np.isnan(rows.values[a:b]).any(axis=1)] = MISSING
-            status[b:] = np.where(status[b:] == OK, MISSING, status[b:]) if rows.panel else status[b:]
+            if rows.panel is not None:
+                status[b : a + rows.panel[1]] = MISSING
         ordered = [rows.in_order_of_x(one) for one in (score, p_value, parts, status.astype(str), bands[:-1])]
         score, p_value, parts, status, bands = ordered
         return RowScores(
