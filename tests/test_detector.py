@@ -126,7 +126,7 @@ def test_contamination_and_false_alarms_exclude_each_other():
         ({"context": ["valve"]}, ParameterError, r"context names \['valve'\]"),
         ({"context": [0, 1, 2]}, ParameterError, "nothing left to judge"),
         ({"quantiles": (0.5, 0.9)}, ParameterError, "on both sides of 0.5"),
-        ({"warm_up": 699}, ShapeError, "leave no held-out row with a score"),
+        ({"warm_up": 700}, ShapeError, "leave no held-out row with a score"),
         ({"contamination": 0.7}, ParameterError, "contamination=0.7"),
     ],
 )

@@ -85,7 +85,7 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
     quantiles : sequence of float, optional
         Trained quantiles, .5 among them and at least one on each side.
     warm_up : int or "auto"
-        First rows of a series that get no score. ``"auto"``: until the look-back is filled.
+        First rows of a series that get no score. ``"auto"``: until the look-back is filled, and 32 on long series.
     calibration_share : float
         Of the rows to hold out.
     block_len : int or "auto"
@@ -641,7 +641,8 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
             d_ff=2 * self.d_model if self.d_ff == "auto" else self.d_ff,
             dropout=self.dropout,
         )
-        warm = max(lookback, config.patch_len, 1) if self.warm_up == "auto" else self.warm_up
+        settled = max(lookback, config.patch_len, min(_LOOKBACK, longest // 8), 1)
+        warm = settled if self.warm_up == "auto" else self.warm_up
         is_level = self.score == "level"
         smooth = (5.2 if is_level else 0.0) if self.smooth == "auto" else self.smooth
         span = (200 if is_level else 16_000) if self.span == "auto" else self.span

@@ -199,7 +199,10 @@ class Surprise:
     def step(self, values: Values, state: Mapping[str, Any], *, is_warm: bool = True) -> tuple[Score, dict[str, Any]]:
         """Score a row by what was said before it; see :class:`Scorer`."""
         after = dict(state)
-        x = np.array([math.nan if value is None else value for value in values.values()], np.float64)
+        with np.errstate(over="ignore"):  # as the model gets them: float32 counts, and beyond it is no reading
+            x = np.array([math.nan if value is None else value for value in values.values()], np.float64)
+            x = x.astype(np.float32).astype(np.float64)
+        x[np.isinf(x)] = math.nan
         said = [kept[0] for kept, k in zip(state["ahead"], self.horizons, strict=True) if len(kept) == k]
         quantiles = np.array(said, np.float64).reshape(len(said), len(x), len(state["levels"]))
         if self.kind == "novelty":
