@@ -432,17 +432,17 @@ class TXLModel(nn.Module):
     ) -> Tensor:
         """Quantiles, or a law, in deviations, from the picked rows (None: all); ``last`` (B, n) is their value."""
         if self.known_ahead is None or known is None:
-            return self.answer(hidden, centre)
+            return self.read_out(hidden, centre)
         n, z = hidden.shape[1], []
         picked = torch.arange(n, device=hidden.device) if picked is None else picked
         size = n if torch.is_grad_enabled() else max(_STEPS_AT_ONCE // (len(hidden) * self.config.h), 1)
         for first in range(0, n, size):
             some = slice(first, first + size)
             ahead = self._ahead_of(known, picked[some], None if last is None else last[:, some])
-            z.append(self.answer(hidden[:, some], centre[:, some], ahead))
+            z.append(self.read_out(hidden[:, some], centre[:, some], ahead))
         return torch.cat(z, dim=1)
 
-    def answer(self, hidden: Tensor, centre: Tensor, known: Tensor | None = None, *, as_law: bool = True) -> Tensor:
+    def read_out(self, hidden: Tensor, centre: Tensor, known: Tensor | None = None, *, as_law: bool = True) -> Tensor:
         """Quantiles, or a law, in deviations.
 
         Parameters

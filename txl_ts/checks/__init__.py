@@ -19,6 +19,7 @@ In pytest, one test per check:
 """
 
 from txl_ts.checks.covariates import check_covariates
+from txl_ts.checks.detector import check_detector
 from txl_ts.checks.embedding import check_embedding
 from txl_ts.checks.head import check_head
 from txl_ts.checks.label_head import check_label_head
@@ -36,6 +37,7 @@ __all__ = [
     "Session",
     "StreamingSession",
     "check_covariates",
+    "check_detector",
     "check_embedding",
     "check_head",
     "check_label_head",

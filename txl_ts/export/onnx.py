@@ -101,20 +101,15 @@ def export_onnx(
     SaveError
         If a file cannot be written.
     """
-    if profile not in PROFILES:
-        raise ParameterError(f"profile={profile!r}, expected one of {list(PROFILES)}.")
-    needed = needed_onnxruntime(precision, PROFILES[profile].onnxruntime)
-    onnx = _onnx(needed)
-    path = Path(path)
-    if not path.parent.is_dir():
-        raise SaveError(f"there is no folder {str(path.parent)!r} to write {path.name!r} into. Make it first.")
+    onnx, path = opened(path, profile=profile, precision=precision)
     linear_path = model.linear_path.weight.detach().numpy()
     data, contracts = {}, []
     for suffix, fixed in ((".onnx", None), (STEP_SUFFIX, {"batch": 1, "time": 1})):
         graph = StreamGraph(model, fixed=bool(fixed))
         proto = _exported(graph, _examples(model, fixed=bool(fixed)), PROFILES[profile])
         contract = contract_of(model, about=about, profile=profile) | ({"fixed": fixed} if fixed else {})
-        contract["parity"] = _lint(onnx, proto, model, fixed=fixed or {})
+        check_graph(onnx, proto, fixed=fixed or {})
+        contract["parity"] = _parity(proto, model, fixed=fixed or {})
         if precision != "float32":
             proto, contract = lowered(
                 proto, contract, precision, linear_path=linear_path, rows=rows, max_error=max_error
@@ -125,8 +120,19 @@ def export_onnx(
         contracts.append(contract)
     data[path.with_suffix(".contract.json")] = json.dumps(contracts[0], indent=1, allow_nan=False).encode()
     for each, content in data.items():
-        _replace(each, content)
+        put_file(each, content)
     return contracts[0]
+
+
+def opened(path: str | PathLike[str], *, profile: str, precision: str = "float32") -> tuple[Any, Path]:
+    """See that all is there for an export; give the onnx package, and where to write; raises as :func:`export_onnx`."""
+    if profile not in PROFILES:
+        raise ParameterError(f"profile={profile!r}, expected one of {list(PROFILES)}.")
+    onnx = _onnx(needed_onnxruntime(precision, PROFILES[profile].onnxruntime))
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise SaveError(f"there is no folder {str(path.parent)!r} to write {path.name!r} into. Make it first.")
+    return onnx, path
 
 
 def load_proto(path: str | PathLike[str]) -> Any:
@@ -298,8 +304,8 @@ def _longest_segment(config: ModelConfig) -> int:
     return min(LONGEST_SEGMENT, max(1, _MOST_STEPS // config.h)) if config.futr_kinds else LONGEST_SEGMENT
 
 
-def _lint(onnx: Any, proto: Any, model: TXLModel, *, fixed: Mapping[str, int]) -> dict[str, Any]:
-    """Refuse a graph that breaks the contract; give the parity that was measured."""
+def check_graph(onnx: Any, proto: Any, *, fixed: Mapping[str, int]) -> None:
+    """Refuse a graph that breaks the contract."""
     onnx.checker.check_model(proto, full_check=True)
     ops = {node.op_type for node in proto.graph.node}
     if found := ops & _CONTROL_FLOW:
@@ -316,7 +322,6 @@ def _lint(onnx: Any, proto: Any, model: TXLModel, *, fixed: Mapping[str, int]) -
     present = [entry.name for entry in proto.graph.output if entry.name.startswith("present.")]
     if sorted(name.replace("past", "present", 1) for name in past) != sorted(present):
         raise ExportError(f"the graph's states do not pair: {past} and {present}. Report this.")
-    return _parity(proto, model, fixed=fixed)
 
 
 def _parity(proto: Any, model: TXLModel, *, fixed: Mapping[str, int]) -> dict[str, Any]:
@@ -351,7 +356,7 @@ def _parity(proto: Any, model: TXLModel, *, fixed: Mapping[str, int]) -> dict[st
             arrays = dict(zip(arrays, present, strict=True))
             after = (state[name] for name in kept)
             for name, wanted, found in zip(gaps, (y, *after), (got, *present), strict=True):
-                gap, size = _gap(wanted.numpy(), found)
+                gap, size = gap_of(wanted.numpy(), found)
                 gaps[name] = max(gaps[name][0], gap), max(gaps[name][1], size)
             n_rows += length
         worst = max(worst, *(gap / max(size, 1e-30) for gap, size in gaps.values()))
@@ -415,7 +420,7 @@ def _drawn_state(model: TXLModel, rng: np.random.Generator, n_lanes: int) -> dic
     return state | {name: torch.from_numpy(array) for name, array in noise.items()}
 
 
-def _gap(wanted: np.ndarray[Any, Any], found: np.ndarray[Any, Any]) -> tuple[float, float]:
+def gap_of(wanted: np.ndarray[Any, Any], found: np.ndarray[Any, Any]) -> tuple[float, float]:
     """Give the largest difference and the largest size; infinite apart where NaN is not at the same places."""
     if not np.array_equal(np.isnan(wanted), np.isnan(found)):
         return float("inf"), 1.0
@@ -423,7 +428,8 @@ def _gap(wanted: np.ndarray[Any, Any], found: np.ndarray[Any, Any]) -> tuple[flo
     return float(np.abs(wanted - found).max()), float(np.abs(wanted).max())
 
 
-def _replace(path: Path, data: bytes) -> None:
+def put_file(path: Path, data: bytes) -> None:
+    """Write a file whole, or raise SaveError."""
     try:
         with replacing(os.fspath(path)) as file:
             file.write(data)

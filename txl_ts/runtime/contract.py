@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,6 +21,8 @@ CONTRACT_KEY = "txl_ts.contract"
 MAJOR = 1
 _HINT = "Export the model again with `export_onnx`."
 _DTYPES = ("float32", "int32")
+SAID = ("y", "score", "parts", "p_value")
+"""What the graph of a detector gives, before the states."""
 # Inputs for the columns beside the channels.
 BESIDE = ("hist", "futr", "futr_ahead", "static")
 _T = TypeVar("_T")
@@ -65,6 +68,10 @@ class Contract:
         Lanes and rows of each call, for a graph that takes no others.
     is_lane_independent : bool
         False if the graph mixes lanes; streams are then run one by one.
+    is_detector : bool
+        The graph scores each row, and takes the quality of each reading as ``status``.
+    alpha : float
+        Of a detector: the p-value at which rows alarm.
     layout : Layout
         What a row of one lane holds.
     targets : tuple of str
@@ -93,6 +100,8 @@ class Contract:
     in_place: tuple[str, ...]
     fixed: tuple[int, int] | None
     is_lane_independent: bool
+    is_detector: bool
+    alpha: float
     layout: Layout
     targets: tuple[str, ...]
     document: dict[str, Any] = field(repr=False)
@@ -112,15 +121,23 @@ class Contract:
         """What reads the calendar off the stamps; None if the graph has none."""
         return WallClock(self.layout.calendar, self.zone) if self.layout.calendar else None
 
+    @property
+    def answer_shape(self) -> tuple[int, int, int]:
+        """Shape of what is said of one row: (h, C, Q), with one step more for the scores of a detector."""
+        return self.horizon + self.is_detector, self.layout.n_channels, len(self.quantiles)
+
     def tensors(self) -> dict[str, tuple[str, tuple[int | None, ...]]]:
         """Give dtype and shape of everything that the graph takes and gives; None where a size is free."""
         n, h, q = self.layout.n_channels, self.horizon, len(self.quantiles)
-        batch, time = self.fixed or (None, None)
+        batch, time = self.fixed or (None, 1 if self.longest == 1 else None)
         table: dict[str, tuple[str, tuple[int | None, ...]]] = {
             "x": ("float32", (batch, time, n)),
             "start": ("int32", (batch, 1)),
             "y": ("float32", (batch, time, h, n, q)),
         }
+        if self.is_detector:
+            table |= {"status": ("int32", (batch, time, n)), "parts": ("float32", (batch, time, n))}
+            table |= dict.fromkeys(("score", "p_value"), ("float32", (batch, time)))
         for name, (_, shape) in self.layout.parts.items():
             table[name] = ("float32", (batch, *shape) if name == "static" else (batch, time, *shape[1:]))
         for before, after, spec in zip(self.inputs, self.outputs, self.specs, strict=True):
@@ -153,7 +170,9 @@ def read_contract(text: str | None, *, where: str) -> Contract:
     _check_schema(root.text("schema"), where)
     inputs = {node.text("name"): node for node in root.nodes("inputs")}
     outputs = [node.text("name") for node in root.nodes("outputs")]
-    if not {"x", "start"} <= set(inputs) <= {"x", "start", *BESIDE} or outputs != ["y"]:
+    is_detector = outputs == list(SAID)
+    more = ("status",) if is_detector else BESIDE
+    if not {"x", "start"} <= set(inputs) <= {"x", "start", *more} or not (is_detector or outputs == ["y"]):
         root.fail(f"has the inputs {sorted(inputs)} and outputs {outputs}", "['start', 'x'] and ['y']")
     states, memory, segment = root.nodes("states"), root.node("memory"), root.node("segment")
     is_datetime, zone, step = _time(root)
@@ -182,13 +201,15 @@ def read_contract(text: str | None, *, where: str) -> Contract:
         step=step,
         longest=longest if fixed is None else fixed[1],
         reach=memory.count("reach", least=0),
-        warm_rows=max(lookback, mem_len * stride),
+        warm_rows=root.count("warm_rows", least=0) if "warm_rows" in root.items else max(lookback, mem_len * stride),
         n_layers=memory.count("layers", least=0),
         mem_len=mem_len,
         stride=stride,
         in_place=_in_place(root, names),
         fixed=fixed,
         is_lane_independent=root.get("lane_independent", bool),
+        is_detector=is_detector,
+        alpha=_alpha(root) if is_detector else math.nan,
         layout=layout,
         targets=targets,
         document=document,
@@ -233,6 +254,13 @@ class _Node:
 
     def _inside(self, key: str) -> str:
         return f"{self.place}.{key}" if self.place else key
+
+
+def _alpha(root: _Node) -> float:
+    alpha = root.node("detector").get("alpha", float)
+    if not 0 < alpha <= 1:
+        root.fail(f"has detector.alpha={alpha!r}", "a number in (0, 1]")
+    return alpha
 
 
 def _check_schema(schema: str, where: str) -> None:

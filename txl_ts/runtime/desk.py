@@ -84,11 +84,11 @@ class Desk:
     def __init__(self, manner: Manner, *, width: int) -> None:
         contract = manner.steps.contract
         self.manner, self.contract, self.width = manner, contract, width
-        self._layout, n = contract.layout, contract.layout.n_channels
+        self._layout = contract.layout
         self._inputs = contract.layout.buffers(width)
         self._x = self._inputs["x"]
         self._start = np.zeros((width, 1), np.int32)
-        self._y = np.zeros((width, 1, contract.horizon, n, len(contract.quantiles)), np.float32)
+        self._y = np.zeros((width, 1, *contract.answer_shape), np.float32)
         self._past = [np.zeros((width, *spec.shape), spec.dtype) for spec in contract.specs]
         self._present = [
             self._past[i] if i in manner.in_place else np.zeros((width, *spec.shape), spec.dtype)

@@ -145,7 +145,7 @@ class StreamSession(Swapping):
             If values do not fit the contract. In all cases no stream was changed.
         """
         columns, answer, contract, codes = self._take(lambda c: read_mapping(rows, contract=c), wants_all=True)
-        y = answer.y[:, :, 0] if len(contract.channels) == 1 else answer.y
+        y = answer.y
         lasts: list[Any] = answer.last.tolist()
         if not answer.timed.all():
             lasts = [last if timed else None for last, timed in zip(lasts, answer.timed.tolist(), strict=True)]
@@ -156,7 +156,7 @@ class StreamSession(Swapping):
             for name, one, code, last in zip(names, y[:, None], codes.tolist(), lasts, strict=True)
         }
         for i, forecasts in answer.several.items():
-            out[names[i]].forecasts = forecasts[:, :, 0] if len(contract.channels) == 1 else forecasts
+            out[names[i]] = StepResult(forecasts, out[names[i]].status, lasts[i], contract)
         return out
 
     def step_many(
@@ -191,9 +191,8 @@ class StreamSession(Swapping):
         columns, answer, contract, codes = self._take(
             lambda c: read_columns(names, values, times, contract=c, futr=futr, static=static), wants_all=False
         )
-        y = answer.y[:, :, 0] if len(contract.channels) == 1 else answer.y
         named: Any = columns.names
-        return StepColumns(named, y, codes, answer.last, answer.timed, contract)
+        return StepColumns(named, answer.y, codes, answer.last, answer.timed, contract)
 
     def warm(self, history: Any, *, id_col: str = "unique_id", time_col: str = "ds") -> int:
         """Fill memories from history: the rows are walked as ``step`` walks them, many at once, without results.
