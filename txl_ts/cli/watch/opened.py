@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from txl_ts.cli.watch.settings import WATCH, alerts_of, intake_of
+from txl_ts.cli.watch.settings import WATCH, alerts_of, intake_arguments
 from txl_ts.errors import FileFormatError
 from txl_ts.runtime import StreamSession
-from txl_ts.stream import Watch
+from txl_ts.stream import Intake, Watch
 
 
 def open_watch(path: Path, settings: Mapping[str, Any]) -> Watch:
@@ -31,7 +31,7 @@ def open_watch(path: Path, settings: Mapping[str, Any]) -> Watch:
     """
     session = StreamSession(path) if path.suffix == ".onnx" else _live(path)
     contract = session.contract
-    intake = intake_of(settings, contract.channels, step=contract.step)
+    intake = Intake(**intake_arguments(settings, contract.channels, step=contract.step))
     how = {name: settings[name] for name in WATCH if name in settings}
     return Watch(intake, session, alerts=alerts_of(settings), **how)
 

@@ -81,6 +81,7 @@ class Counts:
     status: Counter[str] = field(default_factory=Counter)
     alerts: Counter[str] = field(default_factory=Counter)
     began: float = field(default_factory=time.perf_counter)
+    cpu_began: float = field(default_factory=time.process_time)
 
     def to_json(self, *, n_streams: int, n_there: int) -> dict[str, Any]:
         """Give plain numbers."""
@@ -96,6 +97,7 @@ class Counts:
             "streams": n_streams,
             "snapshots": self.snapshots,
             "seconds": round(seconds, 3),
+            "cpu_seconds": round(time.process_time() - self.cpu_began, 3),
             "rows_per_second": round(self.rows / seconds, 1) if seconds else 0.0,
         }
 

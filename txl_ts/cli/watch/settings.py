@@ -69,8 +69,8 @@ def ranges(pairs: Sequence[str]) -> dict[str, dict[str, float]]:
     return found
 
 
-def intake_of(settings: Mapping[str, Any], columns: Sequence[str], *, step: int | None) -> Intake:
-    """Make the intake of a model.
+def intake_arguments(settings: Mapping[str, Any], columns: Sequence[str], *, step: int | None) -> dict[str, Any]:
+    """Give the arguments of a model's ``Intake``.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def intake_of(settings: Mapping[str, Any], columns: Sequence[str], *, step: int 
     if step is not None and how.get("tick") is None and how.get("timeout") is None:
         how["tick"] = step
         how.setdefault("max_gap", _BRIDGED_TICKS * step)
-    return Intake(channels, **how)
+    return {"channels": channels, **how}
 
 
 def alerts_of(settings: Mapping[str, Any]) -> Alerts:
