@@ -400,3 +400,18 @@ def test_a_graph_is_watched_without_torch_and_dataframes(table, tmp_path):
     args = ["watch", GRAPH, str(table), "--state", str(tmp_path / "state"), "--out", str(tmp_path / "out")]
     done = subprocess.run([sys.executable, "-c", code, *args], env=ENV, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("0\n[]\n", "")
+
+
+def test_an_output_that_cannot_be_written_is_named(table, tmp_path, capsys):
+    from txl_ts.cli.watch.sink import Sink
+    from txl_ts.cli.watch.source import FileSource
+    from txl_ts.errors import SaveError
+
+    assert call(table, "--out", tmp_path / "no" / "out") == 2
+    assert "cannot be written" in capsys.readouterr().err
+    assert call(table, "--out", tmp_path / "one", "--alerts", tmp_path / "one") == 2
+    assert "Give rows and alerts a file each" in capsys.readouterr().err
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full here")
+    with pytest.raises(SaveError, match=r"the output cannot be written: .*No space left"):
+        to_end(a_run(FileSource(table), out=Sink(os.open("/dev/full", os.O_WRONLY))))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import narwhals.stable.v2 as nw
 import numpy as np
@@ -34,6 +34,8 @@ _TIMES_HISTORY = 4
 _GAP = 4
 _BAND = re.compile(r"^(?P<model>.+)-(?P<side>lo|hi)-(?P<level>[\d.]+)$")
 _QUANTILE = re.compile(r"^(?P<model>.+)_ql(?P<level>0?\.\d+)$")
+
+_ABOVE: Literal["outside upper center"] = "outside upper center"
 
 Array = NDArray[Any]
 
@@ -498,7 +500,7 @@ def _finish(axes: Axes, name: Any, target_col: str) -> None:
         axes.set_title(str(name), loc="left", fontsize="medium", fontweight="bold")
 
 
-def _legend(figure: Figure, *, loc: str = "outside upper center") -> None:
+def _legend(figure: Figure, *, loc: Literal["outside upper center", "outside lower center"] = _ABOVE) -> None:
     found: dict[str, Any] = {}
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):

@@ -78,7 +78,8 @@ class Lines:
         self.time_col, self.id_col, self.tag_col, self.value_col = time_col, id_col, tag_col, value_col
         self.time_format, self.time_unit, self.is_datetime, self.name = time_format, time_unit, is_datetime, name
         self._note, self._noted = note, set[str]()
-        self._format, self._delimiter, self._zone, self._is_integer = form, ",", None, False
+        self._format, self._delimiter, self._is_integer = form, ",", False
+        self._zone: bool | None = None
         self._columns: list[str] | None = None
         if columns is not None:
             self._begin_columns(list(columns), where="--columns")

@@ -9,6 +9,8 @@ import stat
 from pathlib import Path
 from typing import Any
 
+from txl_ts.errors import SaveError
+
 _FULL = 2**16  # bytes
 _SEAM = 4096
 _APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
@@ -38,8 +40,17 @@ class Sink:
 
     @classmethod
     def open(cls, path: Path) -> Sink:
-        """Open a file to append to."""
-        return cls(os.open(path, _APPEND, 0o666))
+        """Open a file to append to.
+
+        Raises
+        ------
+        SaveError
+            If it cannot be.
+        """
+        try:
+            return cls(os.open(path, _APPEND, 0o666))
+        except OSError as error:
+            raise SaveError(f"{str(path)!r} cannot be written: {error}. Name another file.") from error
 
     def write(self, line: dict[str, Any]) -> None:
         """Add a line to what waits for :meth:`flush`, unless it is there already."""
@@ -61,8 +72,10 @@ class Sink:
 
         Raises
         ------
-        OSError
-            If it cannot be written, such as BrokenPipeError; what is left goes on waiting.
+        BrokenPipeError
+            If nobody reads any more.
+        SaveError
+            If it cannot be written. In both cases what is left goes on waiting.
         """
         text, done = b"".join(self._waiting), 0
         try:
@@ -71,6 +84,8 @@ class Sink:
         except BrokenPipeError:
             done = text.rfind(b"\n", 0, done) + 1  # whoever reads next gets whole lines
             raise
+        except OSError as error:
+            raise SaveError(f"the output cannot be written: {error}. Make room, and start again.") from error
         finally:
             self._waiting = [text[done:]] if done < len(text) else []
             self._n_waiting = len(text) - done

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+from txl_ts.errors import ParameterError
+
 _READ = os.O_RDONLY | getattr(os, "O_BINARY", 0)
 _BLOCK = 2**16
 _LONGEST = 2**20  # bytes of a line; what is longer comes in pieces, of which none can be read
@@ -169,13 +171,24 @@ class FileSource:
 
 
 def open_source(path: Path | None, *, follow: bool, wait: Callable[[], None]) -> FileSource | PipeSource:
-    """Open a file or a pipe; None is standard input, which may be either."""
-    if path is None:
-        is_file = stat.S_ISREG(os.fstat(0).st_mode)
-        return FileSource(0, follow=follow, wait=wait) if is_file else PipeSource(0)
-    if stat.S_ISREG(os.stat(path).st_mode):
-        return FileSource(path, follow=follow, wait=wait)
-    return PipeSource(os.open(path, _READ))
+    """Open a file or a pipe; None is standard input, which may be either.
+
+    Raises
+    ------
+    ParameterError
+        If it cannot be read.
+    """
+    try:
+        if path is None:
+            is_file = stat.S_ISREG(os.fstat(0).st_mode)
+            return FileSource(0, follow=follow, wait=wait) if is_file else PipeSource(0)
+        if stat.S_ISREG(os.stat(path).st_mode):
+            return FileSource(path, follow=follow, wait=wait)
+        return PipeSource(os.open(path, _READ))
+    except OSError as error:
+        raise ParameterError(
+            f"the lines cannot be read: {error}. Name a file, or give them to standard input."
+        ) from error
 
 
 def _split(text: bytes) -> list[bytes]:

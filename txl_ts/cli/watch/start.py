@@ -62,6 +62,8 @@ def run_watch(
     """
     if follow and data is None:
         raise ParameterError("--follow needs a file that grows: name it after the model. A pipe is read to its end.")
+    if out is not None and alerts is not None and out.absolute() == alerts.absolute():
+        raise ParameterError(f"--out and --alerts are both {str(out)!r}. Give rows and alerts a file each.")
     told = read_settings(settings, options)
     channels = {name: dict(one) for name, one in told.get("channels", {}).items()}
     for name, span in ranges(guards).items():
