@@ -152,6 +152,42 @@ def inspect(
 
 
 @app.command()
+def fit_detector(
+    data: Annotated[
+        Path, typer.Argument(help="A table, .csv or .parquet: times, perhaps streams, and sensors.", exists=True)
+    ],
+    out: Annotated[Path, typer.Option(help="The model to write, .txl, or its graph, .onnx.")] = Path("detector.txl"),
+    sensors: Annotated[str | None, typer.Option(help="Default: all other columns.", metavar="NAME,…")] = None,
+    time_col: Annotated[str, typer.Option(help="Of times. Default: time, ds, timestamp or datetime.")] = "",
+    id_col: Annotated[str, typer.Option(help="That names the stream. Default: stream or unique_id, if there.")] = "",
+    time_format: Annotated[str, typer.Option(help="How times are written in csv, if not in ISO 8601.")] = "",
+    false_alarms: Annotated[str | None, typer.Option(help="Of a stream, such as '1 per 30d'.")] = None,
+    contamination: Annotated[float | None, typer.Option(help="Share of normal rows that may alarm.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the fit.")] = 0,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Any parameter of TXLAnomalyDetector; may repeat.", metavar="NAME=VALUE"),
+    ] = None,
+) -> None:
+    """Fit an anomaly detector on a table of mostly normal rows."""
+    from txl_ts.cli.detector import run_fit_detector
+    from txl_ts.cli.forecast import settings
+
+    params: dict[str, Any] = {"random_state": seed, **settings(setting or [])}
+    given = {"false_alarms": false_alarms, "contamination": contamination}
+    params |= {name: value for name, value in given.items() if value is not None}
+    run_fit_detector(
+        data,
+        out,
+        id_col=id_col,
+        time_col=time_col,
+        sensors=None if sensors is None else sensors.split(","),
+        time_format=time_format,
+        params=params,
+    )
+
+
+@app.command()
 def watch(
     model: Annotated[
         Path, typer.Argument(help="A saved model, such as pump.txl, or its graph, pump.onnx.", exists=True)
@@ -179,6 +215,8 @@ def watch(
         list[str] | None,
         typer.Option("--range", help="What a sensor can read; may repeat.", metavar="NAME=LOW:HIGH"),
     ] = None,
+    false_alarms: Annotated[str | None, typer.Option(help="Instead of the detector's, such as '1 per 30d'.")] = None,
+    contamination: Annotated[float | None, typer.Option(help="The same as a share of rows.")] = None,
     out: Annotated[Path | None, typer.Option(help="Append to a file. Default: standard output.")] = None,
     alerts: Annotated[Path | None, typer.Option(help="Append alerts, one a line, to a file too.")] = None,
     alerts_only: Annotated[bool, typer.Option("--alerts-only", help="Alerts, one a line, instead of rows.")] = False,
@@ -218,6 +256,8 @@ def watch(
             "max_gap": max_gap,
             "stale_after": stale_after,
             "stuck_after": stuck_after,
+            "false_alarms": false_alarms,
+            "contamination": contamination,
         },
         guards=guard or [],
         out=out,

@@ -19,7 +19,7 @@ FORMATS = ("auto", "csv", "jsonl")
 TIME_UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 TIME_COLUMNS, ID_COLUMNS = ("time", "ds", "timestamp", "datetime"), ("stream", "unique_id")
 _MISSING = frozenset({"", "na", "nan", "null", "none", "n/a", "-"})
-_DELIMITERS = ",;\t|"
+DELIMITERS = ",;\t|"
 _SECONDS_BELOW = 10**15  # of nanoseconds since 1970: twelve days of January
 _CELL = 60
 
@@ -153,7 +153,7 @@ class Lines:
 
     def _from_csv(self, text: str) -> dict[str, Any] | None:
         if self._columns is None:
-            self._delimiter = max(_DELIMITERS, key=text.count)
+            self._delimiter = max(DELIMITERS, key=text.count)
         cells = self._cells(text)
         if self._columns is None:
             self._begin_columns(cells, where="the header")

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from txl_ts.cli.watch.settings import WATCH, alerts_of, intake_arguments
-from txl_ts.errors import FileFormatError
-from txl_ts.runtime import StreamSession
+from txl_ts.cli.watch.settings import BUDGET, WATCH, alerts_of, intake_arguments
+from txl_ts.errors import FileFormatError, ParameterError
+from txl_ts.runtime import StreamSession, watch_over
 from txl_ts.stream import Intake, Watch
 
 
@@ -18,7 +18,7 @@ def open_watch(path: Path, settings: Mapping[str, Any]) -> Watch:
     Parameters
     ----------
     path : Path
-        A graph, ``.onnx``, or what ``save`` wrote.
+        A graph, ``.onnx``, or what ``save`` wrote: of a detector, or of a forecaster, whose scores have no p-values.
     settings : mapping
         See :func:`~txl_ts.cli.watch.settings.read_settings`.
 
@@ -31,20 +31,36 @@ def open_watch(path: Path, settings: Mapping[str, Any]) -> Watch:
     """
     session = StreamSession(path) if path.suffix == ".onnx" else _live(path)
     contract = session.contract
-    intake = Intake(**intake_arguments(settings, contract.channels, step=contract.step))
-    how = {name: settings[name] for name in WATCH if name in settings}
-    return Watch(intake, session, alerts=alerts_of(settings), **how)
+    about = contract.document.get("detector")
+    step = contract.step if about is None else about["calibration"]["step"]
+    intake = intake_arguments(settings, contract.channels, step=step, has_grid=contract.step is not None)
+    how = {name: settings[name] for name in WATCH if name in settings} | {"alerts": alerts_of(settings)}
+    budget = {name: settings[name] for name in BUDGET if settings.get(name) is not None}
+    if about is not None:
+        return watch_over(session, **intake, **how, **budget)
+    if budget:
+        raise ParameterError(
+            f"{str(path)!r} is a forecaster and has no calibration for {min(budget)}={budget[min(budget)]!r}. Fit a "
+            "detector with txl-ts fit-detector, whose scores have p-values."
+        )
+    return Watch(Intake(**intake), session, **how)
 
 
 def _live(path: Path) -> StreamSession:
     from txl_ts.store import peek
 
     role, config = peek(path)
-    if role != "model" or config.get("class") != "TXLForecaster":
-        raise FileFormatError(
-            f"{str(path)!r} holds a {config.get('class', role)}, expected a model that gives forecasts. Pass what "
-            "`TXLForecaster.save` or an export wrote."
-        )
-    from txl_ts.estimators.forecaster import TXLForecaster
+    if role == "model" and config.get("class") == "TXLAnomalyDetector":
+        from txl_ts.estimators.detector import TXLAnomalyDetector
 
-    return TXLForecaster.load(path).live()
+        session = TXLAnomalyDetector.load(path).watch().model
+        assert isinstance(session, StreamSession)
+        return session
+    if role == "model" and config.get("class") == "TXLForecaster":
+        from txl_ts.estimators.forecaster import TXLForecaster
+
+        return TXLForecaster.load(path).live()
+    raise FileFormatError(
+        f"{str(path)!r} holds a {config.get('class', role)}, expected a detector or a forecaster. Pass what "
+        "`TXLAnomalyDetector.save` or an export of it wrote."
+    )

@@ -15,9 +15,9 @@ from txl_ts.stream import Alerts, Channel, Intake, Rule
 
 INTAKE = tuple(name for name in inspect.signature(Intake).parameters if name not in ("channels", "zone", "order"))
 WATCH = ("protect_memory", "score_while_warming")
-_BUDGET = ("false_alarms", "contamination", "tail")
+BUDGET = ("false_alarms", "contamination", "per", "n_streams", "tail", "online")
 _OTHER = ("channels", "stale_after", "stuck_after", "rules", "maintenance")
-_BRIDGED_TICKS = 10  # Intake bridges ten of its minutes
+_BRIDGED_STEPS = 10  # Intake bridges ten of its minutes
 
 
 def read_settings(path: Path | None, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def read_settings(path: Path | None, given: Mapping[str, Any]) -> dict[str, Any]
     ----------
     path : Path or None
         A JSON object: the arguments of ``Intake``, ``channels`` (arguments of ``Channel`` by name), ``rules``
-        (arguments of ``Rule`` by kind), ``maintenance`` and those of ``Watch``.
+        (arguments of ``Rule`` by kind), ``maintenance``, and those of ``Watch`` and of ``Calibration``.
     given : mapping
         Options; None is none.
 
@@ -44,7 +44,7 @@ def read_settings(path: Path | None, given: Mapping[str, Any]) -> dict[str, Any]
             raise ParameterError(f"--settings {str(path)!r} cannot be read as JSON: {error}.") from error
         if not isinstance(found, dict):
             raise ParameterError(f"--settings {str(path)!r} holds a {type(found).__name__}, expected an object {{…}}.")
-    _check_names("--settings", found, (*INTAKE, *WATCH, *_BUDGET, *_OTHER))
+    _check_names("--settings", found, (*INTAKE, *WATCH, *BUDGET, *_OTHER))
     return {**found, **{name: value for name, value in given.items() if value is not None}}
 
 
@@ -69,7 +69,9 @@ def ranges(pairs: Sequence[str]) -> dict[str, dict[str, float]]:
     return found
 
 
-def intake_arguments(settings: Mapping[str, Any], columns: Sequence[str], *, step: int | None) -> dict[str, Any]:
+def intake_arguments(
+    settings: Mapping[str, Any], columns: Sequence[str], *, step: int | None, has_grid: bool
+) -> dict[str, Any]:
     """Give the arguments of a model's ``Intake``.
 
     Parameters
@@ -78,7 +80,9 @@ def intake_arguments(settings: Mapping[str, Any], columns: Sequence[str], *, ste
     columns : sequence of str
         What the model eats. Columns that no channel of the settings gives are gauges of that name.
     step : int or None
-        Of the model's grid: the tick, unless the settings say otherwise.
+        Time between two of the model's rows: ten of them are bridged, unless the settings say otherwise.
+    has_grid : bool
+        True if the model wants its rows on a grid of that step: the tick, unless the settings say otherwise.
 
     Raises
     ------
@@ -103,9 +107,10 @@ def intake_arguments(settings: Mapping[str, Any], columns: Sequence[str], *, ste
             f"{surplus[:5] if surplus else list(given)[:8]}. Name them as the model does."
         )
     how: dict[str, Any] = {name: settings[name] for name in INTAKE if name in settings}
-    if step is not None and how.get("tick") is None and how.get("timeout") is None:
+    if step is not None and has_grid and how.get("tick") is None and how.get("timeout") is None:
         how["tick"] = step
-        how.setdefault("max_gap", _BRIDGED_TICKS * step)
+    if step is not None:
+        how.setdefault("max_gap", _BRIDGED_STEPS * step)
     return {"channels": channels, **how}
 
 
