@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "PanelSplit",
+    "TXLAnomalyDetector",
     "TXLClassifier",
     "TXLEncoder",
     "TXLForecaster",
@@ -22,6 +23,7 @@ __all__ = [
 if TYPE_CHECKING:
     from txl_ts.errors import TxlError, TxlWarning
     from txl_ts.estimators.classifier import TXLClassifier
+    from txl_ts.estimators.detector import TXLAnomalyDetector
     from txl_ts.estimators.encoder import TXLEncoder
     from txl_ts.estimators.forecaster import TXLForecaster
     from txl_ts.estimators.panel_split import PanelSplit
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 else:
     _HOMES = {
         "PanelSplit": "txl_ts.estimators.panel_split",
+        "TXLAnomalyDetector": "txl_ts.estimators.detector",
         "TXLClassifier": "txl_ts.estimators.classifier",
         "TXLEncoder": "txl_ts.estimators.encoder",
         "TXLForecaster": "txl_ts.estimators.forecaster",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -16,6 +17,8 @@ CONTRACT_KEY = "txl_ts.contract"
 MAJOR = 1
 _HINT = "Export the model again with `export_onnx`."
 _DTYPES = ("float32", "int32")
+SAID = ("y", "score", "parts", "p_value")
+"""What the graph of a detector gives, before the states."""
 _T = TypeVar("_T")
 
 
@@ -59,6 +62,10 @@ class Contract:
         Lanes and rows of each call, for a graph that takes no others.
     is_lane_independent : bool
         False if the graph mixes lanes; streams are then run one by one.
+    is_detector : bool
+        The graph scores each row, and takes the quality of each reading as ``status``.
+    alpha : float
+        Of a detector: the p-value at which rows alarm.
     document : dict
         All of the contract, as it was read.
     """
@@ -83,12 +90,19 @@ class Contract:
     in_place: tuple[str, ...]
     fixed: tuple[int, int] | None
     is_lane_independent: bool
+    is_detector: bool
+    alpha: float
     document: dict[str, Any] = field(repr=False)
 
     @property
     def state_nbytes(self) -> int:
         """Bytes that one stream's state takes."""
         return state_nbytes(self.specs)
+
+    @property
+    def answer_shape(self) -> tuple[int, int, int]:
+        """Shape of what is said of one row: (h, C, Q), with one step more for the scores of a detector."""
+        return self.horizon + self.is_detector, len(self.channels), len(self.quantiles)
 
     def tensors(self) -> dict[str, tuple[str, tuple[int | None, ...]]]:
         """Give dtype and shape of everything that the graph takes and gives; None where a size is free."""
@@ -99,6 +113,9 @@ class Contract:
             "start": ("int32", (batch, 1)),
             "y": ("float32", (batch, time, h, n, q)),
         }
+        if self.is_detector:
+            table |= {"status": ("int32", (batch, time, n)), "parts": ("float32", (batch, time, n))}
+            table |= dict.fromkeys(("score", "p_value"), ("float32", (batch, time)))
         for before, after, spec in zip(self.inputs, self.outputs, self.specs, strict=True):
             table[before] = table[after] = (spec.dtype, (batch, *spec.shape))
         return table
@@ -129,7 +146,8 @@ def read_contract(text: str | None, *, where: str) -> Contract:
     _check_schema(root.text("schema"), where)
     inputs = {node.text("name"): node for node in root.nodes("inputs")}
     outputs = [node.text("name") for node in root.nodes("outputs")]
-    if set(inputs) != {"x", "start"} or outputs != ["y"]:
+    is_detector = outputs == list(SAID)
+    if set(inputs) != {"x", "start", *(("status",) if is_detector else ())} or not (is_detector or outputs == ["y"]):
         root.fail(f"has the inputs {sorted(inputs)} and outputs {outputs}", "['start', 'x'] and ['y']")
     states, memory, segment = root.nodes("states"), root.node("memory"), root.node("segment")
     is_datetime, zone, step = _time(root)
@@ -153,13 +171,15 @@ def read_contract(text: str | None, *, where: str) -> Contract:
         step=step,
         longest=longest if fixed is None else fixed[1],
         reach=memory.count("reach", least=0),
-        warm_rows=max(lookback, mem_len * stride),
+        warm_rows=root.count("warm_rows", least=0) if "warm_rows" in root.items else max(lookback, mem_len * stride),
         n_layers=memory.count("layers", least=0),
         mem_len=mem_len,
         stride=stride,
         in_place=_in_place(root, names),
         fixed=fixed,
         is_lane_independent=root.get("lane_independent", bool),
+        is_detector=is_detector,
+        alpha=_alpha(root) if is_detector else math.nan,
         document=document,
     )
 
@@ -202,6 +222,13 @@ class _Node:
 
     def _inside(self, key: str) -> str:
         return f"{self.place}.{key}" if self.place else key
+
+
+def _alpha(root: _Node) -> float:
+    alpha = root.node("detector").get("alpha", float)
+    if not 0 < alpha <= 1:
+        root.fail(f"has detector.alpha={alpha!r}", "a number in (0, 1]")
+    return alpha
 
 
 def _check_schema(schema: str, where: str) -> None:

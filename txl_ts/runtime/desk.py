@@ -87,7 +87,7 @@ class Desk:
         n = len(contract.channels)
         self._x = np.zeros((width, 1, n), np.float32)
         self._start = np.zeros((width, 1), np.int32)
-        self._y = np.zeros((width, 1, contract.horizon, n, len(contract.quantiles)), np.float32)
+        self._y = np.zeros((width, 1, *contract.answer_shape), np.float32)
         self._past = [np.zeros((width, *spec.shape), spec.dtype) for spec in contract.specs]
         self._present = [
             self._past[i] if i in manner.in_place else np.zeros((width, *spec.shape), spec.dtype)

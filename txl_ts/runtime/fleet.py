@@ -43,7 +43,7 @@ class Answer:
     Attributes
     ----------
     y : float32 array of shape (n, h, C, Q)
-        Forecasts from the last row of each stream.
+        Forecasts from the last row of each stream; of a detector with its scores, see ``Contract.answer_shape``.
     several : dict of int to float32 array of shape (T, h, C, Q)
         All forecasts of the streams that brought several rows.
     is_missing : bool array of shape (n,)
@@ -273,7 +273,7 @@ class Fleet:
         for i in columns.odd:
             is_plain[i] = False
         answer = Answer(
-            y=np.empty((n, contract.horizon, len(contract.channels), len(contract.quantiles)), np.float32),
+            y=np.empty((n, *contract.answer_shape), np.float32),
             is_missing=np.asarray(np.isnan(columns.values).any(axis=1)),
             n_rows=n_rows + 1,
             last=stamps,

@@ -50,7 +50,7 @@ def _agrees(manner: Manner) -> bool:
     lanes = store.take(n)
     store.scatter(lanes, state)
     desk = Desk(manner, width=n)
-    shape = (n, contract.horizon, len(contract.channels), len(contract.quantiles))
+    shape = (n, *contract.answer_shape)
     y, thrown = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
     for turn in range(_ROWS):
         x = rng.normal(size=(n, len(contract.channels))).astype(np.float32)

@@ -139,7 +139,7 @@ class StreamSession(Swapping):
             If values do not fit the contract. In all cases no stream was changed.
         """
         columns, answer, contract, codes = self._take(lambda c: read_mapping(rows, contract=c), wants_all=True)
-        y = answer.y[:, :, 0] if len(contract.channels) == 1 else answer.y
+        y = answer.y
         lasts: list[Any] = answer.last.tolist()
         if not answer.timed.all():
             lasts = [last if timed else None for last, timed in zip(lasts, answer.timed.tolist(), strict=True)]
@@ -149,7 +149,8 @@ class StreamSession(Swapping):
             for name, one, code, last in zip(columns.names, y[:, None], codes.tolist(), lasts, strict=True)
         }
         for i, forecasts in answer.several.items():
-            out[columns.names[i]].forecasts = forecasts[:, :, 0] if len(contract.channels) == 1 else forecasts
+            name = columns.names[i]
+            out[name] = StepResult(forecasts, out[name].status, lasts[i], contract)
         return out
 
     def step_many(self, names: Sequence[Any], values: Any, times: Any = None) -> StepColumns:
@@ -177,8 +178,7 @@ class StreamSession(Swapping):
         columns, answer, contract, codes = self._take(
             lambda c: read_columns(names, values, times, contract=c), wants_all=False
         )
-        y = answer.y[:, :, 0] if len(contract.channels) == 1 else answer.y
-        return StepColumns(columns.names, y, codes, answer.last, answer.timed, contract)
+        return StepColumns(columns.names, answer.y, codes, answer.last, answer.timed, contract)
 
     def warm(self, history: Any, *, id_col: str = "unique_id", time_col: str = "ds") -> int:
         """Fill memories from history: the rows are walked as ``step`` walks them, many at once, without results.
