@@ -8,7 +8,8 @@ from typing import Any
 
 from txl_ts.cli.watch.settings import BUDGET, WATCH, alerts_of, intake_arguments
 from txl_ts.errors import FileFormatError, ParameterError
-from txl_ts.runtime import StreamSession, watch_over
+from txl_ts.runtime import StreamSession
+from txl_ts.runtime.watching import watch_over
 from txl_ts.stream import Intake, Watch
 
 
