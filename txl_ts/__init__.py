@@ -18,6 +18,7 @@ __all__ = [
     "TxlError",
     "TxlWarning",
     "__version__",
+    "open_watch",
 ]
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from txl_ts.estimators.forecaster import TXLForecaster
     from txl_ts.estimators.panel_split import PanelSplit
     from txl_ts.estimators.regressor import TXLRegressor
+    from txl_ts.watches import open_watch
 else:
     _HOMES = {
         "PanelSplit": "txl_ts.estimators.panel_split",
@@ -38,6 +40,7 @@ else:
         "TXLRegressor": "txl_ts.estimators.regressor",
         "TxlError": "txl_ts.errors",
         "TxlWarning": "txl_ts.errors",
+        "open_watch": "txl_ts.watches",
     }
 
     def __getattr__(name):

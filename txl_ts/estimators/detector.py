@@ -24,7 +24,9 @@ from txl_ts.estimators.forecaster import NotFittedError
 from txl_ts.estimators.row_scores import RowScores
 from txl_ts.estimators.series_memories import SeriesMemories
 from txl_ts.estimators.series_rows import SeriesRows, check_start, read_rows
+from txl_ts.export.detector import export_detector
 from txl_ts.instants import read_duration
+from txl_ts.live import LiveSession
 from txl_ts.state import State, init_state
 from txl_ts.stream import Watch
 from txl_ts.stream.score import KINDS, Surprise, check_horizons
@@ -447,6 +449,41 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
         """
         self._check_fitted()
         return detector_files.opened_watch(self, options)
+
+    def live(self) -> LiveSession:
+        """Open a torch session with the protocol of ``StreamSession``, without exporting anything; it starts empty.
+
+        Raises
+        ------
+        NotFittedError
+        """
+        self._check_fitted()
+        return detector_files.live_session(self)
+
+    def export_onnx(self, path: str | PathLike[str], *, profile: str = "opset18") -> dict[str, Any]:
+        """Write the detector as one stateful ONNX graph: scores, parts, p-values and forecasts, memories in and out.
+
+        Scaling, missing values, the score and the calibration are inside; ``status``, beside the values, says which
+        readings must not be used. What was written is run and compared with the model before it is kept.
+
+        Parameters
+        ----------
+        path : path
+            Such as ``"pump.onnx"``; the contract goes beside it, as ``pump.contract.json``.
+        profile : {"opset18", "opset23"}
+            Version of ONNX's operators: ONNX Runtime 1.16 or newer runs the first, 1.23 or newer the second.
+
+        Returns
+        -------
+        dict
+            The contract: names, shapes, units, sizes, calibration, and the parity that was measured.
+
+        Raises
+        ------
+        NotFittedError, ParameterError, MissingExtraError, ExportError, SaveError
+        """
+        self._check_fitted()
+        return export_detector(self._model, path, about=detector_files.about_detector(self), profile=profile)
 
     def _judged(self, rows: SeriesRows, state: State | None) -> RowScores:
         """Score rows; ``state`` is moved on in place."""
