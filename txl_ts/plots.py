@@ -7,6 +7,7 @@ and ``figure.savefig("forecast.png")`` writes.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -273,6 +274,8 @@ def _draw_score(axes: Axes, times: Array, score: Array, threshold: float | None)
         if highest > 20 * threshold > 0:  # one huge peak must not flatten all others
             axes.set_yscale("symlog", linthresh=threshold)
             axes.set_ylim(0, 1.5 * highest)
+            powers = range(math.ceil(math.log10(threshold)), math.floor(math.log10(highest)) + 1)
+            axes.set_yticks([0.0, *(10.0**k for k in powers)], ["0", *(f"{10.0**k:g}" for k in powers)])
     _finish(axes, "score", "")
 
 
