@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.kills import killed
 from txl_ts import TXLAnomalyDetector
 from txl_ts.cli import main
 from txl_ts.errors import DependentRowsWarning
@@ -136,3 +137,64 @@ def test_a_state_is_no_model(table, capsys):
     state = Path(__file__).parent / "golden" / "0.1.0" / "state.txl"
     assert call("watch", state, table) == 2
     assert "expected a detector or a forecaster" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------------------------ real pump
+
+
+@pytest.fixture(scope="session")
+def pump(shared_data, tmp_path_factory):
+    """SKAB: a detector from rows without faults, its graph, and a run in which a valve is closed and sensors fail."""
+    pytest.importorskip("onnxscript", reason="exports need the extra `export`")
+    pytest.importorskip("onnxruntime", reason="a graph needs the extra `ort`")
+    folder = tmp_path_factory.mktemp("pump")
+    sensors = ["Current", "Temperature", "Volume Flow RateRMS"]
+    runs = [pd.read_csv(shared_data / "skab" / "valve1" / f"{i}.csv", sep=";") for i in (1, 3, 5, 7, 15)]
+    past = [df[:400].assign(unique_id=f"run {i}") for i, df in enumerate(runs[:-1])]
+    pd.concat(past)[["unique_id", "datetime", *sensors]].to_csv(folder / "past.csv", index=False)
+    new = runs[-1][["datetime", *sensors]][300:900].reset_index(drop=True).astype({"Temperature": object})
+    new.loc[100:140, "Current"] = 0.9
+    new.loc[160:200, "Temperature"] = np.nan
+    new.loc[220, "Temperature"] = "broken"
+    new.loc[240, "Volume Flow RateRMS"] = 900
+    new.loc[450:452, "datetime"] = new.loc[440, "datetime"]
+    new.to_csv(folder / "new.csv", index=False)
+    more = ["--set", "score=deviation", "--set", "smooth=8", "--out", folder / "pump.txl"]
+    assert call("fit-detector", folder / "past.csv", *SET, *more) == 0
+    TXLAnomalyDetector.load(folder / "pump.txl").export_onnx(folder / "pump.onnx")
+    return folder
+
+
+GUARDS = ["--stuck-after", "20s", "--stale-after", "20s", "--max-gap", "1min", "--range", "Volume Flow RateRMS=0:100"]
+
+
+def test_the_graph_says_what_the_model_says(pump, tmp_path):
+    for name in ("pump.txl", "pump.onnx"):
+        assert call("watch", pump / name, pump / "new.csv", *GUARDS, "--details", "--out", tmp_path / name) == 0
+    torch, onnx = lines_of(tmp_path / "pump.txl"), lines_of(tmp_path / "pump.onnx")
+    assert len(torch) == len(onnx)
+    for a, b in zip(torch, onnx, strict=True):
+        assert (a["time"], a["status"], a["score"] is None) == (b["time"], b["status"], b["score"] is None)
+        assert a["score"] is None or b["score"] == pytest.approx(a["score"], rel=1e-4)
+        assert [(x["id"], x["event"], x["at"]) for x in a["alerts"]] == [
+            (x["id"], x["event"], x["at"]) for x in b["alerts"]
+        ]
+    kinds = {alert["kind"] for line in torch for alert in line["alerts"]}
+    assert kinds >= {"anomaly", "stuck", "stale"}
+
+
+def test_after_kill_9_at_twenty_points_the_alerts_of_a_real_run_are_there_once(pump, tmp_path):
+    def args(folder):
+        outputs = ["--out", folder / "rows", "--alerts", folder / "alerts", "--state", folder]
+        return [pump / "pump.onnx", pump / "new.csv", *GUARDS, "--every", 20, *outputs]
+
+    once, again = tmp_path / "once", tmp_path / "again"
+    once.mkdir()
+    again.mkdir()
+    assert killed([10**9], *args(once)) == ["ended 0"]
+    n_events = int((once / "n_events").read_text())
+    points = np.random.default_rng(2).integers(1, n_events // 12, size=20).tolist()
+    assert killed([*points, 10**9], *args(again)) == [*["killed"] * 20, "ended 0"]
+    assert (again / "alerts").read_bytes() == (once / "alerts").read_bytes()
+    assert (again / "rows").read_bytes() == (once / "rows").read_bytes()
+    assert {alert["kind"] for alert in lines_of(once / "alerts")} >= {"anomaly", "stuck", "stale"}

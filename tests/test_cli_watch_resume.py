@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.kills import ENV, killed
 from txl_ts.cli import main
 
 pytest.importorskip("typer", reason="the command line needs the extra `cli`")
@@ -33,9 +34,6 @@ def command(*args) -> list[str]:
     return [sys.executable, "-W", "error", "-c", "from txl_ts.cli import main; main()", "watch", GRAPH, *map(str, args)]
 
 
-ENV = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"}
-
-
 @pytest.fixture(scope="session")
 def recordings(shared_data, tmp_path_factory):
     """A real temperature whose clock steps back, and real air with holes and planted faults, in one table."""
@@ -57,58 +55,11 @@ def recordings(shared_data, tmp_path_factory):
     return path
 
 
-# Counts what leaves a trace and what does not; the process ends before, or in the middle of, the n-th.
-KILLED = """
-import os, signal, sys
-import txl_ts.cli.program, txl_ts.cli.watch.start, onnxruntime
-from txl_ts.cli import main
-from txl_ts.stream import Watch
-
-def killing(function, at, seen, is_write=False):
-    def called(*args, **kwargs):
-        seen[0] += 1
-        if seen[0] == at:
-            if is_write:
-                function(args[0], bytes(args[1])[: len(args[1]) // 2])  # a torn line
-            os.kill(os.getpid(), signal.SIGKILL)
-        return function(*args, **kwargs)
-    return called
-
-def run(at, tell=None):
-    seen = [0]
-    for name in ("write", "fsync", "replace", "unlink"):
-        setattr(os, name, killing(getattr(os, name), at, seen, is_write=name == "write"))
-    Watch.step = killing(Watch.step, at, seen)
-    try:
-        main(sys.argv[2:])
-    finally:
-        if tell:
-            open(tell, "w").write(str(seen[0]))
-
-for at in map(int, sys.argv[1].split(",")):
-    child = os.fork()  # a process of its own, without loading all again
-    if not child:
-        try:
-            run(at, tell=f"{sys.argv[-1]}/n_events")
-        finally:
-            os._exit(0)
-    _, status = os.waitpid(child, 0)
-    print("killed" if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL else f"ended {status}")
-"""
-
-
-def killed(points, *args) -> list[str]:
-    code = [sys.executable, "-c", KILLED, ",".join(map(str, points)), "watch", GRAPH, *map(str, args)]
-    done = subprocess.run(code, env=ENV, capture_output=True, encoding="utf-8", check=False, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
-
-
 @pytest.fixture(scope="session")
 def uninterrupted(recordings, tmp_path_factory):
     folder = tmp_path_factory.mktemp("uninterrupted")
     args = [recordings, *GUARDS, "--every", 40, "--details", "--out", folder / "rows", "--alerts", folder / "alerts"]
-    assert killed([10**9], *args, "--state", folder) == ["ended 0"]
+    assert killed([10**9], GRAPH, *args, "--state", folder) == ["ended 0"]
     return folder
 
 
@@ -141,7 +92,7 @@ def test_after_kill_9_at_random_points_every_line_is_there_once_and_equal_to_the
         "--alerts",
         tmp_path / "alerts",
     ]
-    ended = killed([*points, 10**9], *args, "--state", tmp_path)
+    ended = killed([*points, 10**9], GRAPH, *args, "--state", tmp_path)
     assert ended.count("killed") == 20, f"seed {seed}: {ended}"
     assert ended[-1] == "ended 0"
     for name in ("alerts", "rows"):

@@ -145,7 +145,7 @@ def export(
 def inspect(
     path: Annotated[Path, typer.Argument(help="A model, state, graph or contract.", exists=True)],
 ) -> None:
-    """Show what a file of txl-ts holds: sizes, state, reach, names."""
+    """Show what a file of txl-ts holds: sizes, state, reach."""
     from txl_ts.cli.graph import run_inspect
 
     run_inspect(path)
@@ -228,7 +228,7 @@ def watch(
     strict: Annotated[bool, typer.Option("--strict", help="Stop at a line that cannot be used.")] = False,
     metrics: Annotated[bool, typer.Option("--metrics", help="Print counters on stderr at the end.")] = False,
 ) -> None:
-    """Watch streams: lines of readings in; scores, statuses, alerts out.
+    """Watch streams: readings in; scores, statuses, alerts out.
 
     Output is JSON, one line per row. With --state a run that was stopped or killed goes on where it was, and a file of
     output holds every line once.
