@@ -208,3 +208,19 @@ def test_without_typer_the_install_command_is_named(capsys, monkeypatch):
 def test_the_door_of_the_command_line_loads_neither_typer_nor_torch(tmp_path):
     code = "import sys, txl_ts.cli; print([name for name in ('typer', 'torch', 'matplotlib') if name in sys.modules])"
     assert python(code, folder=tmp_path).stdout == "[]\n"
+
+
+def test_every_command_and_option_stands_in_the_page():
+    import typer
+
+    from txl_ts.cli.program import app
+
+    page = (ROOT / "docs" / "command_line.md").read_text(encoding="utf-8")
+    commands = {"": typer.main.get_command(app)}
+    while groups := {name: one for name, one in commands.items() if hasattr(one, "commands")}:
+        commands = {name: one for name, one in commands.items() if name not in groups}
+        commands |= {f"{name} {k}".strip(): sub for name, group in groups.items() for k, sub in group.commands.items()}
+    assert [name for name in commands if f"txl-ts {name}" not in page] == []
+    options = {option for one in commands.values() for param in one.params for option in param.opts}
+    long = {option for option in options if option.startswith("--")} - {"--help"}
+    assert sorted(option for option in long if not re.search(rf"{option}\b(?!-)", page)) == []

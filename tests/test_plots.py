@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from txl_ts.errors import ColumnError, MissingExtraError, ParameterError
-from txl_ts.plots import Band, bands_of, plot_backtest, plot_forecast
+from txl_ts.plots import Band, bands_of, plot_backtest, plot_forecast, plot_watch
+from txl_ts.stream import Alert, Row, Watched
 
 pytest.importorskip("matplotlib", reason="pictures need the extra `plot`")
 
@@ -138,3 +139,80 @@ def test_without_matplotlib_the_install_command_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingExtraError, match=r'pip install "txl-ts\[plot\]"'):
         plot_forecast(forecast_of())
+
+
+# ----------------------------------------------------------------------------------------------------- what is watched
+
+HOUR = 3600 * 10**9
+START = 500_000 * HOUR
+
+
+def watched_row(i, *, status="ok", value=1.0, alerts=(), is_used=True):
+    values = {"flow": value, "heat": None} if is_used else {}
+    row = Row(seq=i, stamp=START + i * HOUR, status=status, is_used=is_used, values=values)
+    band = {"flow": (i - 1.0, i + 1.0)} if i > 1 else {}
+    score = 0.1 * i if i > 1 else float("nan")
+    return Watched(row=row, status=status, score=score, p_value=float("nan"), band=band, alerts=alerts)
+
+
+def an_alert(event, kind, *, since, at, name="anomaly-0"):
+    stamps = {"since": START + since * HOUR, "at": START + at * HOUR}
+    return Alert(id=name, event=event, kind=kind, sensors=("flow",), band={}, values={}, level=1.0, **stamps)
+
+
+@pytest.fixture
+def watched():
+    rows = [watched_row(i, value=None if i == 3 else float(i), status="missing" if i == 3 else "ok") for i in range(10)]
+    rows[5] = watched_row(5, alerts=(an_alert("raised", "anomaly", since=4, at=5),))
+    rows[7] = watched_row(7, alerts=(an_alert("cleared", "anomaly", since=4, at=7),))
+    rows[8] = watched_row(8, alerts=(an_alert("raised", "stale", since=8, at=8, name="stale-1"),))
+    rows.append(watched_row(-300, status="clock_back", is_used=False))
+    return rows
+
+
+def hours(x):
+    return ((np.asarray(x).astype("datetime64[ns]").astype(np.int64) - START) // HOUR).tolist()
+
+
+def test_a_watched_sensor_has_its_values_its_band_and_a_hole_where_nothing_came(watched):
+    figure = plot_watch(watched, threshold=0.5, title="pump 7")
+    assert [axes.get_title(loc="left") for axes in figure.axes][:3] == ["flow", "heat", "score"]
+    assert figure.get_suptitle() == "pump 7"
+    times, values = line(figure.axes[0], "what came")
+    assert hours(times) == list(range(10))
+    assert np.isnan(values).tolist() == [i == 3 for i in range(10)]
+    (band,) = figure.axes[0].collections
+    assert {tuple(corner[1:]) for corner in band.get_paths()[0].vertices} >= {(1.0,), (10.0,), (8.0,)}
+    assert line(figure.axes[2], "score")[1][2:].tolist() == pytest.approx([0.1 * i for i in range(2, 10)])
+    assert line(figure.axes[2], "alarm level")[1].tolist() == [0.5, 0.5]
+
+
+def test_statuses_are_marked_where_the_stream_stood_when_they_were_said(watched):
+    strip = plot_watch(watched).axes[-1]
+    assert [text.get_text() for text in strip.get_yticklabels()] == ["missing", "clock_back"]
+    assert [hours(marks.get_xdata(orig=True)) for marks in strip.lines] == [[3], [9]]  # not 300 hours before
+
+
+def test_alerts_are_shaded_from_their_first_row_to_their_end_or_the_last_row(watched):
+    import matplotlib.dates
+
+    axes = plot_watch(watched).axes[0]
+    spans = {}
+    for patch in axes.patches:
+        first, last = patch.get_x(), patch.get_x() + patch.get_width()
+        spans[patch.get_label()] = hours([matplotlib.dates.num2date(x).replace(tzinfo=None) for x in (first, last)])
+    assert spans == {"alert: anomaly": [4, 7], "alert: a sensor or clock": [8, 9]}
+
+
+def test_what_cannot_be_drawn_is_named(watched):
+    with pytest.raises(ParameterError, match=r"sensors=\['fow'\] are not in the rows, which hold \['flow', 'heat'\]"):
+        plot_watch(watched, sensors=["fow"])
+    with pytest.raises(ParameterError, match="none of the 0 rows"):
+        plot_watch([])
+    assert [axes.get_title(loc="left") for axes in plot_watch(watched, sensors=["heat"]).axes][:2] == ["heat", "score"]
+
+
+def test_a_peak_does_not_flatten_the_other_scores(watched):
+    rows = [*watched, Watched(**{**{n: getattr(watched[9], n) for n in watched[9].__dataclass_fields__}, "score": 1e6})]
+    assert plot_watch(rows, threshold=0.5).axes[2].get_yscale() == "symlog"
+    assert plot_watch(watched, threshold=0.5).axes[2].get_yscale() == "linear"

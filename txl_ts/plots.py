@@ -1,4 +1,4 @@
-"""Pictures of forecasts and backtests, one panel per series.
+"""Pictures of forecasts, of backtests, and of streams that are watched.
 
 matplotlib, from the extra ``plot``, loads when one is drawn.
 No window is opened and pyplot is not touched: what comes back is a ``matplotlib.figure.Figure``, which a notebook shows
@@ -7,10 +7,11 @@ and ``figure.savefig("forecast.png")`` writes.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import narwhals.stable.v2 as nw
 import numpy as np
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's blue and orange: told apart by the colour-blind, and in print.
 BLUE, ORANGE, INK = "#0072B2", "#D55E00", "#333333"
+PURPLE = "#9467BD"
 # So many series are drawn where none are named.
 N_PANELS = 6
 _N_CUTOFFS = 5
@@ -33,6 +35,8 @@ _TIMES_HISTORY = 4
 _GAP = 4
 _BAND = re.compile(r"^(?P<model>.+)-(?P<side>lo|hi)-(?P<level>[\d.]+)$")
 _QUANTILE = re.compile(r"^(?P<model>.+)_ql(?P<level>0?\.\d+)$")
+
+_ABOVE: Literal["outside upper center"] = "outside upper center"
 
 Array = NDArray[Any]
 
@@ -177,6 +181,149 @@ def plot_backtest(
     return figure
 
 
+def plot_watch(
+    rows: Sequence[Any], *, sensors: Sequence[str] | None = None, threshold: float | None = None, title: str = ""
+) -> Figure:
+    """Draw what was watched: each sensor with the band that was expected, the score, the statuses, and the alerts.
+
+    Parameters
+    ----------
+    rows : sequence of Watched
+        Of one stream, in their order.
+    sensors : sequence of str, optional
+        Columns to draw, one panel each. Default: the first six.
+    threshold : float, optional
+        The score at which a row alarms, such as ``calibration.threshold``.
+    title : str
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    MissingExtraError
+        Without matplotlib.
+    ParameterError
+        If there is nothing to draw, or a sensor is not in the rows.
+    """
+    used = [one for one in rows if one.row.is_used]
+    if not used:
+        raise ParameterError(f"none of the {len(rows)} rows to draw was used by a model: give rows of one stream.")
+    known = list(used[0].row.values)
+    if missing := [name for name in sensors or [] if name not in known]:
+        raise ParameterError(f"sensors={missing[:5]} are not in the rows, which hold {known[:8]}.")
+    shown = list(sensors or known[:N_PANELS])
+    told = {one.status for one in rows}
+    statuses = [status for status in STATUS_COLORS if status in told]
+    figure, panels = _watch_panels(shown, n_statuses=len(statuses))
+    times = _stamps([one.row.stamp for one in used])
+    for axes, name in zip(panels, shown, strict=False):
+        low, high = (np.array([one.band[name][i] if name in one.band else np.nan for one in used]) for i in (0, 1))
+        axes.fill_between(times, low, high, color=BLUE, alpha=0.25, lw=0, label="expected")
+        values = np.array([np.nan if one.row.values[name] is None else one.row.values[name] for one in used], float)
+        _line(axes, times, values, color=INK, lw=0.9, label="what came", zorder=3)
+        _limit(axes, values)
+        _finish(axes, name, "")
+    _draw_score(panels[-2], times, np.array([one.score for one in used]), threshold)
+    _draw_statuses(panels[-1], rows, statuses)
+    for axes in panels[:-1]:
+        axes.tick_params(labelbottom=False)
+    for first, last, kind in _episodes(rows):
+        is_anomaly = kind == "anomaly"
+        color, label = (ORANGE, "alert: anomaly") if is_anomaly else (PURPLE, "alert: a sensor or clock")
+        for axes in panels[:-1]:
+            axes.axvspan(first, last, facecolor=color, edgecolor=color, alpha=0.18, lw=0.8, zorder=0, label=label)
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontsize="large", fontweight="bold")
+    _legend(figure, loc="outside lower center")
+    return figure
+
+
+# Statuses of a row: what the model lacks in greys and blues, what is wrong with a sensor or a clock in warm colours.
+STATUS_COLORS = {
+    "warming_up": "#BBBBBB",
+    "missing": "#56B4E9",
+    "gap_bridged": "#0072B2",
+    "reset": "#000000",
+    "stale": "#CC79A7",
+    "stuck": "#E69F00",
+    "out_of_range": "#D55E00",
+    "unit_suspect": "#A6611A",
+    "late_dropped": "#80B1A3",
+    "duplicate": "#009E73",
+    "clock_back": "#00553D",
+    "clock_ahead": "#7570B3",
+    "drift": "#661100",
+}
+
+
+def _watch_panels(sensors: Sequence[str], *, n_statuses: int) -> tuple[Figure, list[Axes]]:
+    """Make a panel per sensor, one for the score, and one with a line for each status."""
+    heights = [1.1] * len(sensors) + [1.1, 0.19 * max(n_statuses, 1)]
+    figure = _figure(10, sum(heights) + 0.45 * len(heights) + 0.8)
+    grid = figure.subplots(len(heights), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights})
+    return figure, list(grid[:, 0])
+
+
+def _draw_score(axes: Axes, times: Array, score: Array, threshold: float | None) -> None:
+    _line(axes, times, score, color=BLUE, lw=0.9, label="score", zorder=3)
+    highest = np.nanmax(score, initial=0.0)
+    if threshold is not None:
+        axes.axhline(threshold, color=ORANGE, lw=1.1, ls="--", label="alarm level", zorder=4)
+        if highest > 20 * threshold > 0:  # one huge peak must not flatten all others
+            axes.set_yscale("symlog", linthresh=threshold)
+            axes.set_ylim(0, 1.5 * highest)
+            powers = range(math.ceil(math.log10(threshold)), math.floor(math.log10(highest)) + 1)
+            axes.set_yticks([0.0, *(10.0**k for k in powers)], ["0", *(f"{10.0**k:g}" for k in powers)])
+    _finish(axes, "score", "")
+
+
+def _draw_statuses(axes: Axes, rows: Sequence[Any], statuses: Sequence[str]) -> None:
+    now, moments = None, []
+    for one in rows:  # a refused reading has the stamp of a wrong clock: it is drawn where it came
+        now = one.row.stamp if one.row.is_used or now is None else now
+        moments.append(now)
+    for place, status in enumerate(statuses):
+        at = _stamps([moment for moment, one in zip(moments, rows, strict=True) if one.status == status])
+        axes.plot(at, np.full(len(at), -place), "|", color=STATUS_COLORS[status], ms=9, mew=1.3)
+    axes.set_yticks([-place for place in range(len(statuses))], statuses, fontsize="small")
+    axes.set_ylim(-max(len(statuses), 1) + 0.4, 0.6)
+    _finish(axes, "status of the rows that are not ok", "")
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0)
+
+
+def _episodes(rows: Sequence[Any]) -> list[tuple[Any, Any, str]]:
+    """Give beginning, end and kind of each alert; one that is not over lasts to the last row."""
+    end = max(one.row.stamp for one in rows if one.row.is_used)
+    begun: dict[str, tuple[int, str]] = {}
+    found: list[tuple[int, int, str]] = []
+    for alert in (alert for one in rows for alert in one.alerts):
+        if alert.event == "raised":
+            begun[alert.id] = (alert.since, alert.kind)
+        elif alert.id in begun:
+            since, kind = begun.pop(alert.id)
+            found.append((since, alert.at, kind))
+    found += [(since, end, kind) for since, kind in begun.values()]
+    return [(*_stamps([first, max(last, first)]), kind) for first, last, kind in found]
+
+
+def _limit(axes: Axes, values: Array) -> None:
+    """Let what came fill the panel: a band that opens wide after a gap is cut off."""
+    known = values[np.isfinite(values)]
+    if len(known):
+        low, high = known.min(), known.max()
+        room = 0.15 * (high - low) or 0.5
+        axes.set_ylim(low - room, high + room)
+
+
+def _stamps(stamps: Sequence[int]) -> Array:
+    """Nanoseconds since 1970 as moments; the small numbers of an integer clock as they are."""
+    array = np.asarray(stamps, np.int64)
+    return _moments(array.view("datetime64[ns]")) if (np.abs(array) >= 10**15).all() else array
+
+
 def bands_of(columns: Sequence[str], model_col: str) -> list[Band]:
     """Find the bands among column names, widest first: ``TXL-lo-80`` with ``TXL-hi-80``, or quantiles that pair."""
     bands: list[Band] = []
@@ -249,19 +396,24 @@ def _chosen_cutoffs(part: nw.DataFrame[Any], cutoffs: int | Sequence[Any], time_
 
 
 def _panels(names: Sequence[Any]) -> tuple[Figure, list[tuple[Axes, Any]]]:
+    n_columns = 1 if len(names) < 4 else 2
+    n_rows = -(-len(names) // n_columns)
+    figure = _figure(11 if n_columns > 1 else 10, max(2.5 * n_rows, 2) + 0.9)
+    grid = figure.subplots(n_rows, n_columns, squeeze=False)
+    for spare in grid.flat[len(names) :]:
+        spare.remove()
+    return figure, list(zip(grid.flat, names, strict=False))
+
+
+def _figure(width: float, height: float) -> Figure:
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtraError('pictures need matplotlib. Install it with `pip install "txl-ts[plot]"`.') from error
-    n_columns = 1 if len(names) < 4 else 2
-    n_rows = -(-len(names) // n_columns)
-    figure = Figure(figsize=(11 if n_columns > 1 else 10, max(2.5 * n_rows, 2) + 0.9), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
-    grid = figure.subplots(n_rows, n_columns, squeeze=False)
-    for spare in grid.flat[len(names) :]:
-        spare.remove()
-    return figure, list(zip(grid.flat, names, strict=False))
+    return figure
 
 
 def _draw_history(
@@ -351,9 +503,9 @@ def _finish(axes: Axes, name: Any, target_col: str) -> None:
         axes.set_title(str(name), loc="left", fontsize="medium", fontweight="bold")
 
 
-def _legend(figure: Figure) -> None:
+def _legend(figure: Figure, *, loc: Literal["outside upper center", "outside lower center"] = _ABOVE) -> None:
     found: dict[str, Any] = {}
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)
-    figure.legend(found.values(), found.keys(), loc="outside upper center", ncols=min(len(found), 6), frameon=False)
+    figure.legend(found.values(), found.keys(), loc=loc, ncols=min(len(found), 6), frameon=False)

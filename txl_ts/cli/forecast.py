@@ -55,8 +55,8 @@ def run_fit(data: Path, out: Path, *, columns: Columns, params: dict[str, Any], 
     from txl_ts.estimators.forecaster import TXLForecaster
 
     check_suffix("DATA", data)
-    _check_folder(out)
-    _check_names(params, known=list(inspect.signature(TXLForecaster.__init__).parameters)[1:])
+    check_folder(out)
+    check_names(params, known=list(inspect.signature(TXLForecaster.__init__).parameters)[1:])
     model = TXLForecaster(**params)
     named: Any = {"id_col": columns.id_col, "time_col": columns.time_col, "target_col": columns.target_col}
     table = read_table(data, **named, time_format=columns.time_format)
@@ -98,7 +98,7 @@ def run_predict(
 
     if out is not None:
         check_suffix("--out", out)
-        _check_folder(out)
+        check_folder(out)
     forecaster = TXLForecaster.load(model)
     _check_columns(forecaster, walks=data is not None)
     style, known = forecaster._style, forecaster._fleet.ids
@@ -179,16 +179,18 @@ def _check_columns(forecaster: TXLForecaster, *, walks: bool) -> None:
         )
 
 
-def _check_folder(path: Path) -> None:
+def check_folder(path: Path) -> None:
+    """Raise ParameterError if the folder of a file to write is not there."""
     if not path.parent.is_dir():
         raise ParameterError(f"--out {str(path)!r}: there is no folder {str(path.parent)!r}. Make it, or name another.")
 
 
-def _check_names(params: dict[str, Any], *, known: Sequence[str]) -> None:
+def check_names(params: dict[str, Any], *, known: Sequence[str], whose: str = "forecaster") -> None:
+    """Raise ParameterError for a parameter that an estimator does not know."""
     import difflib
 
     for name in params:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise ParameterError(f"--set {name}=…: the forecaster has no parameter {name!r}.{hint}")
+            raise ParameterError(f"--set {name}=…: the {whose} has no parameter {name!r}.{hint}")

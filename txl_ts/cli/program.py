@@ -145,7 +145,126 @@ def export(
 def inspect(
     path: Annotated[Path, typer.Argument(help="A model, state, graph or contract.", exists=True)],
 ) -> None:
-    """Show what a file of txl-ts holds: sizes, state, reach, names."""
+    """Show what a file of txl-ts holds: sizes, state, reach."""
     from txl_ts.cli.graph import run_inspect
 
     run_inspect(path)
+
+
+@app.command()
+def fit_detector(
+    data: Annotated[
+        Path, typer.Argument(help="A table, .csv or .parquet: times, perhaps streams, and sensors.", exists=True)
+    ],
+    out: Annotated[Path, typer.Option(help="The model to write, .txl, or its graph, .onnx.")] = Path("detector.txl"),
+    sensors: Annotated[str | None, typer.Option(help="Default: all other columns.", metavar="NAME,…")] = None,
+    time_col: Annotated[str, typer.Option(help="Of times. Default: time, ds, timestamp or datetime.")] = "",
+    id_col: Annotated[str, typer.Option(help="That names the stream. Default: stream or unique_id, if there.")] = "",
+    time_format: Annotated[str, typer.Option(help="How times are written in csv, if not in ISO 8601.")] = "",
+    false_alarms: Annotated[str | None, typer.Option(help="Of a stream, such as '1 per 30d'.")] = None,
+    contamination: Annotated[float | None, typer.Option(help="Share of normal rows that may alarm.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the fit.")] = 0,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Any parameter of TXLAnomalyDetector; may repeat.", metavar="NAME=VALUE"),
+    ] = None,
+) -> None:
+    """Fit an anomaly detector on a table of mostly normal rows."""
+    from txl_ts.cli.detector import run_fit_detector
+    from txl_ts.cli.forecast import settings
+
+    params: dict[str, Any] = {"random_state": seed, **settings(setting or [])}
+    given = {"false_alarms": false_alarms, "contamination": contamination}
+    params |= {name: value for name, value in given.items() if value is not None}
+    run_fit_detector(
+        data,
+        out,
+        id_col=id_col,
+        time_col=time_col,
+        sensors=None if sensors is None else sensors.split(","),
+        time_format=time_format,
+        params=params,
+    )
+
+
+@app.command()
+def watch(
+    model: Annotated[
+        Path, typer.Argument(help="A saved model, such as pump.txl, or its graph, pump.onnx.", exists=True)
+    ],
+    data: Annotated[
+        Path | None, typer.Argument(help="Lines of readings. Default: standard input.", exists=True, dir_okay=False)
+    ] = None,
+    form: Annotated[str, typer.Option("--format", help="auto, csv or jsonl.")] = "auto",
+    time_col: Annotated[str, typer.Option(help="Of times. Default: time, ds, timestamp or datetime.")] = "",
+    id_col: Annotated[str, typer.Option(help="That names the stream. Default: stream or unique_id, if there.")] = "",
+    tag_col: Annotated[str, typer.Option(help="Of the sensor, where a line is one reading.")] = "tag",
+    value_col: Annotated[str, typer.Option(help="Of its value.")] = "value",
+    columns: Annotated[str | None, typer.Option(help="Of a csv without a header.", metavar="NAME,…")] = None,
+    time_format: Annotated[str, typer.Option(help="How times are written, if not in ISO 8601.")] = "",
+    time_unit: Annotated[str, typer.Option(help="Of times that are numbers: s, ms, us or ns.")] = "",
+    settings: Annotated[
+        Path | None, typer.Option(help="JSON: sensors, clocks, alert rules.", exists=True, dir_okay=False)
+    ] = None,
+    tick: Annotated[str | None, typer.Option(help="Step of the rows. Default: the model's.")] = None,
+    late: Annotated[str | None, typer.Option(help="Readings wait so long, and are put in order.")] = None,
+    max_gap: Annotated[str | None, typer.Option(help="Bridged; after a longer one the memory begins anew.")] = None,
+    stale_after: Annotated[str | None, typer.Option(help="A sensor without a reading for longer is dead.")] = None,
+    stuck_after: Annotated[str | None, typer.Option(help="With the same value for so long it is stuck.")] = None,
+    guard: Annotated[
+        list[str] | None,
+        typer.Option("--range", help="What a sensor can read; may repeat.", metavar="NAME=LOW:HIGH"),
+    ] = None,
+    false_alarms: Annotated[str | None, typer.Option(help="Instead of the detector's, such as '1 per 30d'.")] = None,
+    contamination: Annotated[float | None, typer.Option(help="The same as a share of rows.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Append to a file. Default: standard output.")] = None,
+    alerts: Annotated[Path | None, typer.Option(help="Append alerts, one a line, to a file too.")] = None,
+    alerts_only: Annotated[bool, typer.Option("--alerts-only", help="Alerts, one a line, instead of rows.")] = False,
+    details: Annotated[bool, typer.Option("--details", help="Values, parts, bands, status of each sensor.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Read on as the file grows or is rotated.")] = False,
+    state: Annotated[Path | None, typer.Option(help="Folder of the snapshot to go on from.", metavar="DIR")] = None,
+    every: Annotated[int, typer.Option(help="Lines from one snapshot to the next.", min=1)] = 1000,
+    batch: Annotated[int, typer.Option(help="Lines taken together at most, if they are there.", min=1)] = 1,
+    strict: Annotated[bool, typer.Option("--strict", help="Stop at a line that cannot be used.")] = False,
+    metrics: Annotated[bool, typer.Option("--metrics", help="Print counters on stderr at the end.")] = False,
+) -> None:
+    """Watch streams: readings in; scores, statuses, alerts out.
+
+    Output is JSON, one line per row. With --state a run that was stopped or killed goes on where it was, and a file of
+    output holds every line once.
+    """
+    from txl_ts.cli.watch.run import Manner
+    from txl_ts.cli.watch.start import run_watch
+
+    code = run_watch(
+        model,
+        data,
+        reading={
+            "form": form,
+            "time_col": time_col,
+            "id_col": id_col,
+            "tag_col": tag_col,
+            "value_col": value_col,
+            "columns": None if columns is None else columns.split(","),
+            "time_format": time_format,
+            "time_unit": time_unit,
+        },
+        settings=settings,
+        options={
+            "tick": tick,
+            "late": late,
+            "max_gap": max_gap,
+            "stale_after": stale_after,
+            "stuck_after": stuck_after,
+            "false_alarms": false_alarms,
+            "contamination": contamination,
+        },
+        guards=guard or [],
+        out=out,
+        alerts=alerts,
+        follow=follow,
+        state=state,
+        manner=Manner(details=details, alerts_only=alerts_only, every=every, batch=batch, is_strict=strict),
+        with_metrics=metrics,
+    )
+    raise typer.Exit(code)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
 
+from txl_ts.cli.watch.lines import DELIMITERS, ID_COLUMNS, TIME_COLUMNS
 from txl_ts.errors import ColumnError, FrameError, ParameterError, SaveError
 
 _SUFFIXES = (".csv", ".parquet")
@@ -69,6 +71,65 @@ def read_table(
     return _numeric(table, path, target_col)
 
 
+def read_sensors(
+    path: Path, *, id_col: str, time_col: str, sensors: Sequence[str] | None, time_format: str = ""
+) -> tuple[pl.DataFrame, str | None, str]:
+    """Read sensors side by side, one row per time, and perhaps series.
+
+    Parameters
+    ----------
+    path : Path
+        ``.csv`` with a header (commas, semicolons, tabs or bars), or ``.parquet``.
+    id_col, time_col : str
+        Empty: the first of the usual names that is there; there may be no series.
+    sensors : sequence of str, optional
+        By default all other columns.
+    time_format : str
+        See :func:`read_table`.
+
+    Returns
+    -------
+    frame, id_col, time_col
+        The frame holds these and the sensors.
+
+    Raises
+    ------
+    ParameterError, FrameError, ColumnError
+        As :func:`read_table`.
+    """
+    check_suffix("DATA", path)
+    is_csv = path.suffix.lower() == ".csv"
+    try:
+        if is_csv:
+            with path.open(encoding="utf-8-sig", errors="replace") as file:
+                header = file.readline()
+            separator = max(DELIMITERS, key=header.count)
+            table = pl.read_csv(path, separator=separator, try_parse_dates=not time_format, infer_schema_length=10000)
+        else:
+            table = pl.read_parquet(path)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise FrameError(f"{str(path)!r} cannot be read as {path.suffix[1:]}: {error}") from error
+    names = table.columns
+    time_col = time_col or next((name for name in TIME_COLUMNS if name in names), "")
+    given_id = id_col
+    id_col = id_col or next((name for name in ID_COLUMNS if name in names), "")
+    asked = {"--time-col": [time_col], "--id-col": [given_id] if given_id else [], "--sensors": list(sensors or [])}
+    for option, wanted in asked.items():
+        for name in wanted:
+            if name not in names:
+                what = repr(name) if name else "of times"
+                raise ColumnError(f"{str(path)!r} has no column {what}; it has {names[:12]}. Name it with {option}.")
+    chosen = list(sensors) if sensors else [name for name in names if name not in (time_col, id_col)]
+    table = table.select([*([id_col] if id_col else []), time_col, *chosen])
+    if id_col:
+        table = table.with_columns(pl.col(id_col).cast(pl.String))  # as `txl-ts watch` names streams
+    if is_csv and table[time_col].dtype == pl.String:
+        table = _parsed(table, path, time_col, time_format)
+    for name in chosen:
+        table = _numeric(table, path, name, option="--sensors")
+    return table, id_col or None, time_col
+
+
 def write_table(table: pl.DataFrame, path: Path) -> None:
     """Write ``.csv`` or ``.parquet``.
 
@@ -108,9 +169,9 @@ def _parsed(table: pl.DataFrame, path: Path, time_col: str, time_format: str) ->
     return table.with_columns(stamps)
 
 
-def _numeric(table: pl.DataFrame, path: Path, target_col: str) -> pl.DataFrame:
-    """Missing values are often written as words; a target of text otherwise is a mistake."""
-    values = table[target_col]
+def _numeric(table: pl.DataFrame, path: Path, column: str, *, option: str = "--target-col") -> pl.DataFrame:
+    """Missing values are often written as words; a column of text otherwise is a mistake."""
+    values = table[column]
     if values.dtype != pl.String:
         return table
     numbers = values.str.strip_chars().cast(pl.Float64, strict=False)
@@ -119,7 +180,8 @@ def _numeric(table: pl.DataFrame, path: Path, target_col: str) -> pl.DataFrame:
     if wrong.any():
         row = wrong.to_list().index(True)
         raise ColumnError(
-            f"target column {target_col!r} of {str(path)!r} holds {wrong.sum()} values that are no numbers "
-            f"(first at row {row}: {values[row]!r}). Correct them, or name another column with --target-col."
+            f"{'target column' if option == '--target-col' else 'column'} {column!r} of {str(path)!r} holds "
+            f"{wrong.sum()} values that are no numbers (first at row {row}: {values[row]!r}). Correct them, or name "
+            f"other columns with {option}."
         )
     return table.with_columns(numbers)

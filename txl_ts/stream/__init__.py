@@ -2,7 +2,7 @@
 
 from txl_ts.stream.alerts import Alert, Alerts, Rule, Seen
 from txl_ts.stream.channels import Channel
-from txl_ts.stream.files import from_arrays, restore, snapshot, to_arrays
+from txl_ts.stream.files import from_arrays, read_source, restore, snapshot, to_arrays
 from txl_ts.stream.intake import Intake
 from txl_ts.stream.row import Row
 from txl_ts.stream.score import Score, Scorer, Surprise
@@ -24,6 +24,7 @@ __all__ = [
     "Watch",
     "Watched",
     "from_arrays",
+    "read_source",
     "restore",
     "snapshot",
     "to_arrays",

@@ -87,7 +87,7 @@ def _no_number(word: str) -> None:
     raise ValueError(f"{word} is no number")
 
 
-def snapshot(watch: Watch, folder: str | PathLike[str]) -> None:
+def snapshot(watch: Watch, folder: str | PathLike[str], *, source: Any = None) -> None:
     """Write a watch and its model's memories; a kill at any moment leaves this snapshot or the one before, whole.
 
     The model's file goes first, under a name of its own; then ``watch.txl``, which names it, replaces the old one in
@@ -99,6 +99,8 @@ def snapshot(watch: Watch, folder: str | PathLike[str]) -> None:
         Its model must have ``snapshot(path)``.
     folder : path
         Made if it is not there; nothing else should live in it.
+    source : plain JSON, optional
+        Where the source stood at this moment, in its own words; :func:`read_source` gives it back.
 
     Raises
     ------
@@ -119,7 +121,7 @@ def snapshot(watch: Watch, folder: str | PathLike[str]) -> None:
         "channels": list(watch.intake.channels),
         "sizes": {name: len(array) for name, array in arrays.items()},
     }
-    positions = {"streams": [[name, watch.counts(name)["n_messages"]] for name in watch.streams]}
+    positions = {"streams": [[name, watch.counts(name)["n_messages"]] for name in watch.streams], "source": source}
     save(place / _FILE, Bundle("stream-state", config, {"state": arrays}, positions))
     for old in place.glob("model-*.txl"):
         if old.name != model_file:
@@ -150,14 +152,7 @@ def restore(watch: Watch, folder: str | PathLike[str]) -> dict[str | int, int]:
     """
     place = Path(folder)
     where = os.fspath(place / _FILE)
-
-    def expected(config: dict[str, Any], positions: dict[str, Any]) -> Expected:
-        sizes = config["sizes"]
-        if config.get("class") != _CLASS or any(type(sizes[name]) is not int for name in ("document", "floats")):
-            raise ValueError("it holds no streams of a watch")
-        return {"state": {"document": ((sizes["document"],), "uint8"), "floats": ((sizes["floats"],), "float64")}}
-
-    bundle = load(where, role="stream-state", expected=expected)
+    bundle = _load(where)
     state = from_arrays(bundle.tensors["state"], where=where)
     beside = Watch(
         watch.intake, watch.model, score=watch.score, calibration=watch.calibration, alerts=watch.alerts
@@ -171,6 +166,29 @@ def restore(watch: Watch, folder: str | PathLike[str]) -> dict[str | int, int]:
     read(os.fspath(place / f"model-{_number(bundle.config)}.txl"))
     watch.from_state(state)
     return {name: watch.counts(name)["n_messages"] for name in watch.streams}
+
+
+def read_source(folder: str | PathLike[str]) -> Any:
+    """Give what :func:`snapshot` was told about the source; None if it was told nothing.
+
+    Raises
+    ------
+    FileFormatError
+        If the file is damaged or none of ours.
+    FileNotFoundError
+        If there is no snapshot in the folder.
+    """
+    return _load(os.fspath(Path(folder) / _FILE)).positions.get("source")
+
+
+def _load(where: str) -> Bundle:
+    def expected(config: dict[str, Any], positions: dict[str, Any]) -> Expected:
+        sizes = config["sizes"]
+        if config.get("class") != _CLASS or any(type(sizes[name]) is not int for name in ("document", "floats")):
+            raise ValueError("it holds no streams of a watch")
+        return {"state": {"document": ((sizes["document"],), "uint8"), "floats": ((sizes["floats"],), "float64")}}
+
+    return load(where, role="stream-state", expected=expected)
 
 
 def _number(config: Mapping[str, Any]) -> int:

@@ -1,0 +1,280 @@
+"""``txl-ts watch``: lines in, JSON lines out, each once, whatever happens in between."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from txl_ts.cli import main
+
+pytest.importorskip("typer", reason="the command line needs the extra `cli`")
+pytest.importorskip("onnxruntime", reason="a graph needs the extra `ort`")
+ROOT = Path(__file__).parents[1]
+GRAPH = str(ROOT / "tests" / "golden" / "0.1.0" / "graph.onnx")  # one channel, y, every hour
+
+
+def call(*args) -> int:
+    with pytest.raises(SystemExit) as end:
+        main(["watch", GRAPH, *map(str, args)])
+    return end.value.code or 0
+
+
+def lines_of(path):
+    return [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+
+
+def hour(i):
+    return f"2026-01-{1 + i // 24:02d}T{i % 24:02d}:00"
+
+
+def wave(i):
+    return round(20 + 5 * ((i % 24) / 12 - 1) ** 2 + 0.1 * (i * 7 % 11), 3)
+
+
+def a_table(path, n=60, *, header="time,y", skip=()):
+    rows = [f"{hour(i)},{wave(i)}" for i in range(n) if i not in skip]
+    path.write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def table(tmp_path):
+    return a_table(tmp_path / "rows.csv")
+
+
+@pytest.fixture
+def said(table, tmp_path):
+    """What is said about the table, in whatever form it comes."""
+    assert call(table, "--out", tmp_path / "expected.jsonl") == 0
+    return lines_of(tmp_path / "expected.jsonl")
+
+
+# --------------------------------------------------------------------------------------------------------------- lines
+
+
+def test_a_row_has_stream_time_status_score_and_alerts(said):
+    assert len(said) == 60
+    assert list(said[0]) == ["stream", "seq", "time", "status", "score", "p_value", "alerts"]
+    assert (said[0]["time"], said[0]["status"], said[0]["score"]) == ("2026-01-01T00:00:00", "warming_up", None)
+    assert (said[59]["time"], said[59]["status"]) == ("2026-01-03T11:00:00", "ok")
+    assert said[59]["score"] > 0
+
+
+def test_the_rows_are_those_that_a_watch_in_python_gives(said, tmp_path):
+    from txl_ts.runtime import StreamSession
+    from txl_ts.stream import Intake, Watch
+
+    watch = Watch(Intake(["y"], tick="1h", max_gap="10h"), StreamSession(GRAPH))
+    found = [one for i in range(60) for one in watch.step({"stream": [("y", hour(i), wave(i))]})["stream"]]
+    assert [line["score"] for line in said] == [None if one.score != one.score else one.score for one in found]
+    assert [line["status"] for line in said] == [one.status for one in found]
+
+
+FORMS = {
+    "semicolons": lambda i: f"{hour(i)};{wave(i)}",
+    "tags": lambda i: f"y,{hour(i)},{wave(i)}",
+    "quotes": lambda i: f'"{hour(i)}","{wave(i)}","a, b"',
+    "objects": lambda i: json.dumps({"time": hour(i), "y": wave(i)}),
+    "nested objects": lambda i: json.dumps({"time": hour(i), "values": {"y": wave(i)}}),
+    "tags as objects": lambda i: json.dumps({"value": wave(i), "tag": "y", "time": hour(i)}),
+}
+HEADERS = {"semicolons": "time;y", "tags": "tag,time,value", "quotes": "time,y,remark"}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_the_same_readings_gives_the_same_rows(form, said, tmp_path):
+    path = tmp_path / "other.txt"
+    header = [HEADERS[form]] if form in HEADERS else []
+    path.write_text("\r\n".join([*header, *map(FORMS[form], range(60))]), encoding="utf-8")
+    assert call(path, "--out", tmp_path / "out.jsonl") == 0
+    assert lines_of(tmp_path / "out.jsonl") == said
+
+
+def test_times_may_be_numbers_with_a_unit_or_text_in_a_format(said, tmp_path):
+    start = 1_767_225_600  # 2026-01-01
+    forms = {
+        ("--time-unit", "s"): lambda i: str(start + 3600 * i),
+        ("--time-unit", "ms"): lambda i: f"{start + 3600 * i}000.0",
+        ("--time-format", "%d.%m.%y %H h"): lambda i: f"{1 + i // 24:02d}.01.26 {i % 24:02d} h",
+    }
+    for k, (options, time) in enumerate(forms.items()):
+        path = tmp_path / f"{k}.csv"
+        path.write_text("\n".join(["time,y", *(f"{time(i)},{wave(i)}" for i in range(60))]))
+        assert call(path, *options, "--out", tmp_path / f"{k}.jsonl") == 0
+        assert lines_of(tmp_path / f"{k}.jsonl") == said
+
+
+def test_seconds_without_a_unit_are_not_taken_for_nanoseconds(tmp_path, capsys):
+    (tmp_path / "rows.csv").write_text("time,y\n1767225600,1\n")
+    assert call(tmp_path / "rows.csv", "--strict") == 2
+    assert "line 2: time '1767225600' would be in January 1970" in capsys.readouterr().err
+
+
+def test_times_with_an_offset_are_told_with_it_and_mixed_ones_are_refused(tmp_path, capsys):
+    (tmp_path / "rows.csv").write_text("time,y\n2026-01-01T01:00+01:00,1\n2026-01-01T01:00Z,2\n2026-01-01T02:00,3\n")
+    assert call(tmp_path / "rows.csv", "--out", tmp_path / "out.jsonl") == 0
+    assert [line["time"] for line in lines_of(tmp_path / "out.jsonl")] == [
+        "2026-01-01T00:00:00+00:00",
+        "2026-01-01T01:00:00+00:00",
+    ]
+    assert "line 4: StampError" in capsys.readouterr().err
+
+
+def test_streams_side_by_side_are_told_apart_by_their_column(said, tmp_path):
+    path = tmp_path / "two.csv"
+    path.write_text(
+        "\n".join(["pump,when,y", *(f"{pump},{hour(i)},{wave(i)}" for i in range(60) for pump in ("7", "a b"))])
+    )
+    for batch in (1, 17):
+        out = tmp_path / f"{batch}.jsonl"
+        assert call(path, "--id-col", "pump", "--time-col", "when", "--out", out, "--batch", batch) == 0
+        for name in ("7", "a b"):
+            mine = [line for line in lines_of(out) if line["stream"] == name]
+            assert [line["status"] for line in mine] == [line["status"] for line in said]
+            # Of other lanes in one call the graph's sums may be taken in another order.
+            apart = [line["score"] for line in mine[12:]]
+            assert apart == pytest.approx([line["score"] for line in said[12:]], rel=1e-4)
+
+
+def test_details_hold_values_parts_bands_and_sensors(table, tmp_path):
+    assert call(table, "--details", "--out", tmp_path / "out.jsonl") == 0
+    last = lines_of(tmp_path / "out.jsonl")[-1]
+    assert last["values"] == {"y": wave(59)}
+    assert last["sensors"] == {"y": "ok"}
+    assert set(last["parts"]) == set(last["band"]) == {"y"}
+    assert last["band"]["y"][0] < last["band"]["y"][1]
+
+
+# ----------------------------------------------------------------------------------------------------------- bad lines
+
+BAD = {
+    "fields": (f"{hour(3)},1,2", "ColumnError: the line has 3 fields, expected 2"),
+    "time": ("yesterday,1", "StampError: time 'yesterday' is none"),
+    "number": (f"{hour(3)},1_000", "ColumnError: sensor 'y': value '1_000' is no number"),
+    "quote": (f'"{hour(3)},1', "ColumnError: the line is no csv"),
+    "bytes": (f"{hour(3)},\xff", "ParameterError: the line is no UTF-8 text"),
+    "zone": (f"{hour(3)}Z,1", "StampError: time"),
+    "year": ("3026-01-01T00:00,1", "StampError"),
+}
+
+
+@pytest.mark.parametrize("fault", BAD)
+def test_a_line_that_cannot_be_used_is_told_with_its_number_and_skipped(fault, table, said, tmp_path, capsys):
+    rows = table.read_text().splitlines()
+    bad, message = BAD[fault]
+    table.write_bytes("\n".join([*rows[:4], bad, *rows[4:]]).encode("latin-1"))
+    assert call(table, "--out", tmp_path / "out.jsonl", "--metrics") == 0
+    assert lines_of(tmp_path / "out.jsonl") == said
+    told = capsys.readouterr().err
+    assert f"line 5: {message}" in told
+    assert '"bad_lines": 1' in told
+    assert call(table, "--strict", "--out", tmp_path / "strict.jsonl") == 2
+    assert lines_of(tmp_path / "strict.jsonl") == said[:3]
+
+
+BAD_JSON = {
+    "half": ('{"time": "2026-01-01T03', "ParameterError: the line is no JSON"),
+    "list": ("[1, 2]", "ParameterError: the line is JSON, but no object"),
+    "tag": ('{"time": "2026-01-01T03:00", "tag": "yy", "value": 1}', "ColumnError: there is no sensor 'yy': did you"),
+    "text": ('{"time": "2026-01-01T03:00", "y": [1]}', "ColumnError: sensor 'y': value [1] is no number"),
+    "keys": ('{"time": "2026-01-01T03:00", "x": 1}', "ColumnError: the line names none of the sensors ['y']"),
+    "no time": ('{"y": 1}', "ColumnError: the line has no 'time'"),
+}
+
+
+@pytest.mark.parametrize("fault", BAD_JSON)
+def test_an_object_that_cannot_be_used_is_told_and_skipped(fault, said, tmp_path, capsys):
+    rows = [json.dumps({"time": hour(i), "y": wave(i)}) for i in range(60)]
+    bad, message = BAD_JSON[fault]
+    (tmp_path / "rows.txt").write_text("\n".join([*rows[:3], bad, *rows[3:]]))
+    assert call(tmp_path / "rows.txt", "--out", tmp_path / "out.jsonl") == 0
+    assert lines_of(tmp_path / "out.jsonl") == said
+    assert f"line 4: {message}" in capsys.readouterr().err
+
+
+def test_missing_values_by_any_of_their_names_are_missing_and_no_error(tmp_path, capsys):
+    words = ["", "NaN", "null", "NA", "-", "inf"]
+    (tmp_path / "rows.csv").write_text("\n".join(["time,y", *(f"{hour(i)},{word}" for i, word in enumerate(words))]))
+    assert call(tmp_path / "rows.csv", "--out", tmp_path / "out.jsonl") == 0
+    assert {line["status"] for line in lines_of(tmp_path / "out.jsonl")} == {"missing"}
+    assert capsys.readouterr().err == ""
+
+
+def test_many_bad_lines_are_counted_and_not_all_shown(table, tmp_path, capsys):
+    table.write_text(table.read_text() + "nothing,1\n" * 500)
+    assert call(table, "--out", tmp_path / "out.jsonl", "--metrics") == 0
+    told = capsys.readouterr().err
+    assert told.count("StampError") == 20
+    assert '"bad_lines": 500' in told
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ("when,y", "no column of times: it holds ['when', 'y']. Name one with --time-col"),
+        ("time,z", "names none of the sensors ['y']"),
+        ("time,y,y", "names 'y' twice"),
+    ],
+)
+def test_a_header_that_tells_nothing_ends_the_run(header, message, tmp_path, capsys):
+    (tmp_path / "rows.csv").write_text(f"{header}\n{hour(0)},1\n")
+    assert call(tmp_path / "rows.csv") == 2
+    assert message in capsys.readouterr().err
+
+
+def test_columns_that_are_not_used_are_told_once(tmp_path, capsys):
+    (tmp_path / "rows.csv").write_text(f"time,y,label\n{hour(0)},1,a\n{hour(1)},2,b\n")
+    assert call(tmp_path / "rows.csv") == 0
+    assert capsys.readouterr().err == "txl-ts watch: columns not used: label\n"
+
+
+# ------------------------------------------------------------------------------------------------------------ settings
+
+
+def test_settings_make_statuses_alerts_and_rules(table, tmp_path):
+    rows = table.read_text().splitlines()
+    rows[31] = f"{hour(30)},99"
+    table.write_text("\n".join(rows))
+    settings = {
+        "channels": {"y": {"low": 0, "high": 50}},
+        "rules": {"out_of_range": {"clear": "2h"}, "missing": {}},
+        "maintenance": [[hour(0), hour(10)]],
+    }
+    (tmp_path / "settings.json").write_text(json.dumps(settings))
+    assert call(table, "--settings", tmp_path / "settings.json", "--alerts-only", "--out", tmp_path / "a.jsonl") == 0
+    found = lines_of(tmp_path / "a.jsonl")
+    assert [(one["event"], one["kind"], one["at"]) for one in found] == [
+        ("raised", "out_of_range", "2026-01-02T06:00:00"),
+        ("cleared", "out_of_range", "2026-01-02T08:00:00"),
+    ]
+    assert (found[0]["sensors"], found[0]["values"]) == (["y"], {"y": 99})
+    # The options say the same.
+    assert call(table, "--range", "y=0:50", "--alerts", tmp_path / "b.jsonl", "--out", tmp_path / "rows.jsonl") == 0
+    assert [one["event"] for one in lines_of(tmp_path / "b.jsonl")] == ["raised", "cleared"]
+    assert sum(len(line["alerts"]) for line in lines_of(tmp_path / "rows.jsonl")) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tik": "1h"}, "has 'tik': did you mean 'tick'?"),
+        ({"channels": {"y": {"hihg": 1}}}, "channel 'y' has 'hihg': did you mean 'high'?"),
+        ({"channels": {"z": {}}}, "the model eats ['y']; the channels of the settings give ['z']"),
+        ({"rules": {"anomaly": {"ovr": 1}}}, "rule 'anomaly' has 'ovr'"),
+        ([], "holds a list, expected an object"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_named(settings, message, table, tmp_path, capsys):
+    (tmp_path / "settings.json").write_text(json.dumps(settings))
+    assert call(table, "--settings", tmp_path / "settings.json") == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_range_must_be_one(table, capsys):
+    assert call(table, "--range", "y=3") == 2
+    assert "--range 'y=3' must be NAME=LOW:HIGH" in capsys.readouterr().err
+
+
+def test_a_pipe_cannot_be_followed(capsys):
+    assert call("--follow") == 2
+    assert "--follow needs a file" in capsys.readouterr().err

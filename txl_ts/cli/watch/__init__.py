@@ -1,0 +1,1 @@
+"""``txl-ts watch``: lines of readings in, JSON lines of scores, statuses and alerts out."""
