@@ -358,7 +358,7 @@ def test_the_calendar_needs_a_time_and_counts_on_from_it(covered):
     row = {"values": GOOD, "static": STATIC}
     for rows in (row, {"values": {name: [one, one] for name, one in GOOD.items()}, "static": STATIC}):
         with pytest.raises(StampError, match="stream 'a': no time was given, and the model reads the calendar"):
-            told.step({"a": rows})
+            told.step({"timed": row | {"time": 0}, "a": rows})
     for session in (told, silent):
         session.step({"a": row | {"time": 0}})
     left = told.step({"a": {"values": GOOD | {"y": 2.0}, "time": 3600 * 10**9}})["a"]
@@ -423,6 +423,23 @@ def test_days_without_a_zone_have_a_length(tiny, tmp_path):
     model.update(df.iloc[140:144])
     wanted = model.predict(quantiles=LEVELS)
     assert distance(out.quantiles, wanted[[f"TXL_ql{level}" for level in LEVELS]]) <= CLOSE
+
+
+def test_the_rows_that_a_precision_is_measured_on_are_laid_out_as_streams_bring_them(covered, history):
+    from txl_ts.estimators.files import newest_rows
+
+    panel = covered._read_more(history.drop(columns="flow"), continues=False)
+    feed = covered.live().contract.layout.feed(newest_rows(panel, h=3))
+    assert list(feed) == ["x", "hist", "futr", "static", "futr_ahead"]
+    n = feed["x"].shape[1]
+    longest = history[history.unique_id == "T3"]
+    np.testing.assert_array_equal(feed["x"][0, :, 0], longest.y.astype(np.float32).tail(n))
+    np.testing.assert_array_equal(feed["hist"][0, :, 0], longest.load.astype(np.float32).tail(n))
+    for k in range(3):
+        np.testing.assert_array_equal(feed["futr_ahead"][0, : n - 3, k], feed["futr"][0, 1 + k : n - 2 + k])
+    assert np.isnan(feed["futr_ahead"][0, -1, :, 0]).all()  # of the rows after the last no temperature is known,
+    assert np.isfinite(feed["futr_ahead"][0, -1, :, 2:]).all()  # and the calendar is
+    np.testing.assert_array_equal(feed["static"][0], np.array([2.0, 0.0], np.float32))
 
 
 # -------------------------------------------------------------------------------------------------------- the contract

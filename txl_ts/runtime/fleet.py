@@ -24,7 +24,7 @@ from txl_ts.runtime.files import Saved
 from txl_ts.runtime.kept import Kept, Record
 from txl_ts.runtime.lanes import Lanes, Shelves
 from txl_ts.runtime.names import LaneName, stream_of, unknown_stream
-from txl_ts.runtime.plan import Place, Plan, completed, plan
+from txl_ts.runtime.plan import Place, Plan, completed, lacks_time, plan
 from txl_ts.runtime.resident import DeviceShelves, Resident
 from txl_ts.runtime.ring import ring_of
 from txl_ts.runtime.rows import Rows
@@ -308,8 +308,7 @@ class Fleet:
         names = [stream_of(work.columns.names[i]) for i in plain.tolist()]
         static = [work.static[i] for i in plain.tolist()] if work.static else [None]
         if self.contract.clock is not None and not work.answer.timed[plain].all():
-            late = names[int(np.flatnonzero(~work.answer.timed[plain])[0])]
-            completed(x[:1], None, static, stream=late, contract=self.contract)  # raises
+            raise lacks_time(names[int(np.flatnonzero(~work.answer.timed[plain])[0])])
         x[plain] = completed(x[plain], work.answer.last[plain], static, stream=names, contract=self.contract)
         return x
 

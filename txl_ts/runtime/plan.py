@@ -106,6 +106,13 @@ def plan(rows: Rows, place: Place, *, stream: object, contract: Contract) -> Pla
     return Plan(pieces, given, Place(n_rows, origin, stamps[-1], static))
 
 
+def lacks_time(stream: object) -> StampError:
+    """Say that a row has no time, and the model reads the calendar."""
+    return StampError(
+        f"stream {stream!r}: no time was given, and the model reads the calendar. Give {{'time': …}}. {UNUSED}"
+    )
+
+
 def completed(
     values: NDArray[np.float32],
     stamps: NDArray[np.int64] | None,
@@ -143,9 +150,7 @@ def completed(
         values[:, layout.parts["static"][0]] = np.array(static, np.float32)
     if contract.clock is not None:
         if stamps is None:
-            raise StampError(
-                f"stream {stream!r}: no time was given, and the model reads the calendar. Give {{'time': …}}. {UNUSED}"
-            )
+            raise lacks_time(stream)
         when = stamps[:, None] + np.arange(1 + layout.h) * (contract.step or 0)
         features = contract.clock.features(when.ravel()).reshape(*when.shape, -1)
         values[:, layout.calendar_places] = features
