@@ -381,3 +381,28 @@ def test_one_row_is_timed_beside_everything_that_people_use_instead():
     assert all(value > 0 for value in row.values() if isinstance(value, float))
     assert row["floor_us"] == pytest.approx(4 * (2 * (4 * 64 + 2 * 8 * 16) + 2 * 8 * (3 * 6 + 1)) / 50_000)
     assert "12 rows" in table["notes"][0]
+
+
+def test_a_line_of_the_heads_table_judges_rows_that_no_fit_saw():
+    import pandas as pd
+
+    from txl_ts.bench import heads
+
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame({"ds": np.arange(160), "a": rng.normal(size=160), "b": rng.normal(size=160)})
+    long = rows.melt("ds", var_name="unique_id", value_name="y")
+    more = {"max_epochs": 0, "patch_len": 4, "lookback": 8, "season_length": 8, "mem_len": 2, "half_life": 24}
+    task = heads.Task("t", 1, 4, lambda data, seed: long, 40, 6, {}, more=more)
+    found = heads.row_of(task, long, "normal", {"distribution": "normal"}, seed=0)
+    assert set(found) == set(heads.COLUMNS)
+    assert found["n"] == 2 * 7  # of each series: every sixth of the cutoffs that have a horizon behind them
+    assert 60 < found["inside_80"] < 98  # noise without a memory
+    wide = heads.Task("w", 1, 4, lambda data, seed: rows, 40, 6, {}, targets=("a", "b"), more=more)
+    apart, mixed = (heads.row_of(wide, rows, c, {"channels": c}, seed=0) for c in ("independent", "mixed"))
+    assert apart["n"] == mixed["n"] == 14
+    assert mixed["state"] < apart["state"]
+
+
+def test_unknown_sets_of_the_heads_table_are_refused():
+    with pytest.raises(ParameterError, match="are not known"):
+        run_bench("heads", "nowhere", sets=("tides",))
