@@ -66,7 +66,7 @@ def test_a_row_names_the_sensor_that_is_off_and_what_was_expected(fitted, rows):
     found = fitted.detect(rows)
     assert found.worst[120] == "x0"
     assert found.low[120, 0] < found.median[120, 0] < found.high[120, 0] < rows[120, 0]
-    assert found.status[[0, 119, 145, 160]].tolist() == ["warming_up", "ok", "missing", "missing"]
+    assert found.status[[0, 145, 160]].tolist() == ["warming_up", "missing", "missing"]
     assert np.isnan(found.parts[140:150, 2]).all()
     assert not np.isnan(found.score[141:150]).any()
     assert np.isnan(found.score[[0, 7, 160]]).all()

@@ -29,7 +29,7 @@ from txl_ts.instants import read_duration
 from txl_ts.live import LiveSession
 from txl_ts.state import State, init_state
 from txl_ts.stream import Watch
-from txl_ts.stream.score import KINDS, Surprise, check_horizons
+from txl_ts.stream.score import KINDS, NEVER, Surprise, check_horizons
 from txl_ts.stream.statuses import DRIFT, MISSING, OK, WARMING_UP
 from txl_ts.training import History, TrainingSettings
 from txl_ts.walk import Pace, walk
@@ -79,7 +79,7 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
         Half-life in rows of a running mean that takes the place of each sensor's part; 0 for none. Finds what lasts,
         and hides what is short. ``"auto"``: none, and 5.2 rows for ``"level"``.
     span : int or "auto"
-        Rows in which ``"novelty"`` forgets the whole range (``"auto"``: 16,000), half-life of the ``"level"`` (200).
+        Rows in which ``"novelty"`` forgets the whole range (``"auto"``: never), half-life of the ``"level"`` (200).
     channels : {"mixed", "independent"}
         One token for all sensors of a row, or each sensor as a stream of its own, with shared weights.
     quantiles : sequence of float, optional
@@ -645,7 +645,7 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
         warm = settled if self.warm_up == "auto" else self.warm_up
         is_level = self.score == "level"
         smooth = (5.2 if is_level else 0.0) if self.smooth == "auto" else self.smooth
-        span = (200 if is_level else 16_000) if self.span == "auto" else self.span
+        span = (200 if is_level else NEVER) if self.span == "auto" else self.span
         return config, Surprise(
             kind=self.score,
             horizons=horizons,
