@@ -31,7 +31,7 @@ def test_every_file_is_named_after_what_it_holds():
 # --------------------------------------------------------------------------------------------------------------- floors
 
 LIGHT_ROOMS = [
-    *("config", "forms", "instants", "spec", "state", "store", "stream", "calibration"),  # numpy only
+    *("config", "forms", "instants", "spec", "state", "store", "stream", "calibration", "wall_clock"),  # numpy only
     *("frames", "runtime"),  # no torch
     *("attention", "losses", "memory", "embeddings", "heads", "backbone", "model"),  # no dataframes
 ]

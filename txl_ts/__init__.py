@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "PanelSplit",
+    "TXLAnomalyDetector",
     "TXLClassifier",
     "TXLEncoder",
     "TXLForecaster",
@@ -17,24 +18,29 @@ __all__ = [
     "TxlError",
     "TxlWarning",
     "__version__",
+    "open_watch",
 ]
 
 if TYPE_CHECKING:
     from txl_ts.errors import TxlError, TxlWarning
     from txl_ts.estimators.classifier import TXLClassifier
+    from txl_ts.estimators.detector import TXLAnomalyDetector
     from txl_ts.estimators.encoder import TXLEncoder
     from txl_ts.estimators.forecaster import TXLForecaster
     from txl_ts.estimators.panel_split import PanelSplit
     from txl_ts.estimators.regressor import TXLRegressor
+    from txl_ts.watches import open_watch
 else:
     _HOMES = {
         "PanelSplit": "txl_ts.estimators.panel_split",
+        "TXLAnomalyDetector": "txl_ts.estimators.detector",
         "TXLClassifier": "txl_ts.estimators.classifier",
         "TXLEncoder": "txl_ts.estimators.encoder",
         "TXLForecaster": "txl_ts.estimators.forecaster",
         "TXLRegressor": "txl_ts.estimators.regressor",
         "TxlError": "txl_ts.errors",
         "TxlWarning": "txl_ts.errors",
+        "open_watch": "txl_ts.watches",
     }
 
     def __getattr__(name):

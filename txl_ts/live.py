@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
+from txl_ts.embeddings import beside_of
 from txl_ts.model import TXLModel
 from txl_ts.runtime import StreamSession, fleet_of, read_contract
 
@@ -41,7 +42,12 @@ class _TorchSteps:
         names = [spec.name for spec in self.contract.specs]
         past = [torch.from_numpy(feed[name]) for name in self.contract.inputs]
         with torch.inference_mode():
+            x = torch.from_numpy(feed["x"])
+            beside = {name: torch.from_numpy(feed[name]) for name in self.contract.layout.parts}
             y, state = self._model(
-                torch.from_numpy(feed["x"]), dict(zip(names, past, strict=True)), torch.from_numpy(feed["start"])
+                x,
+                dict(zip(names, past, strict=True)),
+                torch.from_numpy(feed["start"]),
+                beside=beside_of(beside, x),
             )
         return [y.numpy(), *(state[name].numpy() for name in names)]

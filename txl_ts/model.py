@@ -6,7 +6,9 @@ one row or thousands, for one lane or many: the numbers are the same.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +33,8 @@ from txl_ts.memory import Fifo
 from txl_ts.state import TensorSpec, state_nbytes
 
 TorchState = dict[str, Tensor]
+# Features (B, n, h, F) of what is known ahead of some rows of a call.
+Ahead = Callable[[Tensor], Tensor]
 
 # What each layer keeps: projected rows, or in training the rows themselves, for the gradient of the projections.
 _KINDS, _TRAINED_KINDS = ("keys", "values"), ("hidden",)
@@ -115,6 +119,14 @@ class TXLModel(nn.Module):
         specs = (*rings, *self.normaliser.specs(), *self.window.specs())
         return specs + self._beside_specs() + self._last_specs()
 
+    def stream_specs(self) -> tuple[TensorSpec, ...]:
+        """Describe the state of one lane in a graph or a session.
+
+        What is kept of the last row, to forecast from it once the rows ahead are known, is left out: streams bring what
+        is known ahead with each row.
+        """
+        return tuple(spec for spec in self.state_specs() if spec.name != "last")
+
     def state_nbytes(self) -> int:
         """Bytes of state that one lane takes."""
         return state_nbytes(self.state_specs())
@@ -158,14 +170,14 @@ class TXLModel(nn.Module):
         state = restarted(state, start)
         picked = None if n_rows == 1 else torch.arange(n_rows, device=x.device)
         front, norm, rows = self.front(x, state["norm"], state["rows"], picked)
-        front, known, moved = self._with_beside(front, beside, state, picked, n_rows=n_rows)
+        front, ahead, moved = self._with_beside(front, beside, state, picked, n_rows=n_rows)
         hidden, rings, count = self.backbone(front.tokens, self.rings(state), state["count"], memory=self.memory)
         if last_only:
             picked = torch.tensor([n_rows - 1], device=x.device)
             hidden = hidden[:, -1:]
             front = Front(front.tokens[:, -1:], front.lookback[:, -1:], front.scale.at(picked))
         centre = self.linear_path(front.lookback)
-        y = front.scale.restore(self._answer(hidden, centre, known, picked))
+        y = front.scale.restore(self._answer(hidden, centre, ahead, picked))
         moved |= self._last(hidden, centre, front.scale)
         return y, self._named(rings, count=count, norm=norm, rows=rows, **moved)
 
@@ -187,9 +199,8 @@ class TXLModel(nn.Module):
         assert self.beside is not None
         h, channels, width = self.config.h, self.config.n_channels, self.config.d_model
         hidden, centre, level, deviation, seen = last.split([width, h * channels, channels, channels, 1], dim=1)
-        row_before = torch.tensor([-1], device=last.device)  # the rows of futr are those ahead of it
         centre = centre.unflatten(1, (1, h, channels))
-        z = self._answer(hidden[:, None], centre, self.beside.futr(futr), row_before)[:, 0]
+        z = self.answer(hidden[:, None], centre, self.beside.futr(futr)[:, None])[:, 0]
         level = torch.where(seen > 0, level, torch.nan)
         return self.units.back(level[:, None, :, None] + z * deviation[:, None, :, None])
 
@@ -298,31 +309,55 @@ class TXLModel(nn.Module):
 
     def _with_beside(
         self, front: Front, beside: Beside | None, state: TorchState, picked: Tensor | None, *, n_rows: int
-    ) -> tuple[Front, Tensor | None, TorchState]:
-        """Add the columns beside the target to the tokens; gives the features (B, T + h, F) too."""
+    ) -> tuple[Front, Ahead | None, TorchState]:
+        """Add the columns beside the target to the tokens; gives what is known ahead of rows, too."""
         if self.beside is None:
             return front, None, {}
         beside = self._none_known(front.tokens, n_rows) if beside is None else beside
         known = self.beside.futr(beside.futr)
         added, moved = self.beside(beside, known, state, picked)
-        return replace(front, tokens=front.tokens + self.dropout(added)), known, moved
+        front = replace(front, tokens=front.tokens + self.dropout(added))
+        if self.known_ahead is None:
+            return front, None, moved
+        if beside.ahead is None:
+            return front, partial(self._ahead_of, known), moved
+        return front, partial(self._own_ahead, beside.ahead), moved
 
-    def _answer(self, hidden: Tensor, centre: Tensor, known: Tensor | None, picked: Tensor | None) -> Tensor:
-        """Quantiles in deviations, from the rows that were picked (None: all)."""
-        if self.known_ahead is None or known is None:
-            return self.head(hidden, centre)
+    def _answer(self, hidden: Tensor, centre: Tensor, ahead: Ahead | None, picked: Tensor | None) -> Tensor:
+        """Quantiles in deviations, from the rows that were picked (None: all), some rows at once."""
+        if ahead is None:
+            return self.answer(hidden, centre)
         n = hidden.shape[1]
         picked = torch.arange(n, device=hidden.device) if picked is None else picked
         size = n if torch.is_grad_enabled() else max(_STEPS_AT_ONCE // (len(hidden) * self.config.h), 1)
-        moved, more = [], []
-        for first in range(0, n, size):
-            ahead = self._ahead_of(known, picked[first : first + size])
-            moved.append(self.linear_path.ahead(ahead))
-            more.append(self.known_ahead(hidden[:, first : first + size], ahead))
-        return self.head(hidden, centre + torch.cat(moved, dim=1), torch.cat(more, dim=1))
+        some = (slice(first, first + size) for first in range(0, n, size))
+        return torch.cat([self.answer(hidden[:, part], centre[:, part], ahead(picked[part])) for part in some], dim=1)
+
+    def answer(self, hidden: Tensor, centre: Tensor, known: Tensor | None = None) -> Tensor:
+        """Quantiles in deviations.
+
+        Parameters
+        ----------
+        hidden : Tensor of shape (B, n, D)
+        centre : Tensor of shape (B, n, h, C)
+            The linear path's forecast.
+        known : Tensor of shape (B, n, h, F), optional
+            Features of the rows ahead.
+
+        Returns
+        -------
+        Tensor of shape (B, n, h, C, Q)
+        """
+        if self.known_ahead is None or known is None:
+            return self.head(hidden, centre)
+        return self.head(hidden, centre + self.linear_path.ahead(known), self.known_ahead(hidden, known))
 
     def _ahead_of(self, known: Tensor, picked: Tensor) -> Tensor:
         return known[:, picked[:, None] + torch.arange(1, self.config.h + 1, device=known.device)]
+
+    def _own_ahead(self, raw: Tensor, picked: Tensor) -> Tensor:
+        assert self.beside is not None
+        return self.beside.futr(raw[:, picked])
 
     def _last(self, hidden: Tensor, centre: Tensor, scale: Scale) -> TorchState:
         """What :meth:`forecast_from` needs of the last row."""

@@ -122,7 +122,7 @@ def _rows(model: Any, df: Any) -> Iterator[dict[str, Any]]:
 def _newest(model: Any, df: Any) -> Array:
     from txl_ts.estimators.files import newest_rows
 
-    return newest_rows(model._read_more(df, continues=False))
+    return newest_rows(model._read_more(df, continues=False), h=model.config_.h)
 
 
 def _series(rows: Array) -> Array:

@@ -186,6 +186,10 @@ class Calibration:
         """P-value at the start of the tail, so that the two parts meet."""
         return (1 + int(self.n * _TAIL_SHARE)) / (self.n + 1)
 
+    def table(self) -> tuple[NDArray[np.float64], tuple[float, float, float, float] | None]:
+        """Give what p-values are made from, for a graph: scores in order; start, shape, scale, share of the tail."""
+        return self._table.copy(), None if self._tail is None else (*self._tail, self._tail_share())
+
     # ------------------------------------------------------------------------------------------------------ p-values
 
     def p_values(self, scores: ArrayLike) -> NDArray[np.float64]:
@@ -359,6 +363,17 @@ class Calibration:
         elif total > _HIGHEST:
             moved = [bet * _HIGHEST / total for bet in moved]
         state["bets"] = moved
+
+    def drifts(self, scores: ArrayLike) -> NDArray[np.bool_]:
+        """Tell at each row of a stream, in the order of time, whether its scores have drifted; see :meth:`step`."""
+        found, state = np.zeros(np.shape(scores), bool), self.open()
+        has_drifted = False
+        for i, p in enumerate(self.p_values(scores).tolist()):
+            if not math.isnan(p):
+                self._bet(p, state)
+                has_drifted = sum(state["bets"]) >= _DRIFT
+                found[i] = has_drifted
+        return found
 
     def learn(self, scores: Iterable[float], state: Mapping[str, Any]) -> dict[str, Any]:
         """Take scores of a false alarm for normal ones; gives the new state."""

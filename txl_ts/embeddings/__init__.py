@@ -1,6 +1,6 @@
 """From raw rows to tokens: the causal normaliser, the window over past rows, the patch embedding, and units."""
 
-from txl_ts.embeddings.covariates import Beside, CovariateEmbedding, Projection
+from txl_ts.embeddings.covariates import Beside, CovariateEmbedding, Projection, beside_of, row_inputs
 from txl_ts.embeddings.normaliser import LARGEST, RunningNormaliser, Scale, StandardNormaliser
 from txl_ts.embeddings.patch import PatchEmbedding
 from txl_ts.embeddings.units import Units
@@ -17,4 +17,6 @@ __all__ = [
     "Scale",
     "StandardNormaliser",
     "Units",
+    "beside_of",
+    "row_inputs",
 ]

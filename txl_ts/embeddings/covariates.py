@@ -6,7 +6,7 @@ Columns are described by their kinds: 0 is an amount (NaN where missing), k > 0 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,11 +41,41 @@ class Beside:
     futr : Tensor of shape (B, T + h, n_futr)
         Of the rows of the call and the ``h`` after them.
     static : Tensor of shape (B, n_static)
+    ahead : Tensor of shape (B, T, h, n_futr), optional
+        What is known ahead of each row by itself, as streams have it; ``futr`` then holds the rows of the call alone.
     """
 
     hist: Tensor
     futr: Tensor
     static: Tensor
+    ahead: Tensor | None = None
+
+
+def row_inputs(config: ModelConfig) -> dict[str, tuple[int | str, ...]]:
+    """Give names and sizes of what streams and graphs bring beside the target; those that the model has, in order."""
+    n_hist, n_futr, n_static = (len(kinds) for kinds in (config.hist_kinds, config.futr_kinds, config.static_kinds))
+    table: dict[str, tuple[int | str, ...]] = {}
+    if n_hist:
+        table["hist"] = ("batch", "time", n_hist)
+    if n_futr:
+        table["futr"] = ("batch", "time", n_futr)
+        table["futr_ahead"] = ("batch", "time", config.h, n_futr)
+    if n_static:
+        table["static"] = ("batch", n_static)
+    return table
+
+
+def beside_of(given: Mapping[str, Tensor], x: Tensor) -> Beside | None:
+    """Read the inputs of :func:`row_inputs` for rows ``x`` (B, T, C); None where the model has none of them."""
+    if not given:
+        return None
+    nothing = x[..., :0]
+    return Beside(
+        hist=given.get("hist", nothing),
+        futr=given.get("futr", nothing),
+        static=given.get("static", nothing[:, 0]),
+        ahead=given.get("futr_ahead"),
+    )
 
 
 class Features(nn.Module):
@@ -64,6 +94,7 @@ class Features(nn.Module):
         self.flags = [(i, kind) for i, kind in enumerate(kinds) if 0 < kind <= _MOST_FLAGS]
         self.tables = [(i, kind) for i, kind in enumerate(kinds) if kind > _MOST_FLAGS]
         self.coded = self.flags + self.tables
+        self.n_words = dict(self.coded)
         n = len(self.amounts)
         self.register_buffer("mean", torch.zeros(n))
         self.register_buffer("deviation", torch.ones(n))
@@ -118,7 +149,9 @@ class Features(nn.Module):
         return torch.cat(parts, dim=-1) if parts else raw[..., :0]
 
     def _code(self, raw: Tensor, column: int) -> Tensor:
-        code = torch.where(raw[..., column].isfinite(), raw[..., column], raw.new_zeros(()))
+        code = raw[..., column]
+        # What is no code (NaN too) is none of them: a graph must not read beside its tables.
+        code = torch.where((code >= 0) & (code <= self.n_words[column]), code, raw.new_zeros(()))
         code = code * self.trained[self.first_code[column] + code.long()]
         if not self.training:
             return code

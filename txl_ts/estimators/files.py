@@ -20,7 +20,7 @@ from txl_ts.estimators.bands import Calibration
 from txl_ts.estimators.fleet import Fleet
 from txl_ts.export import contract_of, export_onnx
 from txl_ts.export.triton import export_triton
-from txl_ts.frames import FrameStyle, Panel, Roles, parse_freq
+from txl_ts.frames import FrameStyle, Panel, Roles, base_ids, parse_freq, run_of, split_name
 from txl_ts.live import LiveSession
 from txl_ts.model import TXLModel
 from txl_ts.state import array_table, graph_names, to_arrays
@@ -132,17 +132,24 @@ def load_forecaster(path: str | PathLike[str], cls: type[_F]) -> _F:
 
 def export_state(path: str | PathLike[str], model: Exports) -> None:
     """Write the kept memories in the graph's names; see :meth:`TXLForecaster.export_state`."""
-    _refuse_columns(model, "export_state")
+    _refuse_calendar(model, "export_state")
+    specs, fleet = model._model.stream_specs(), model._fleet
     config = {
         "class": "StreamState",
         "library": __version__,
         "model": model.config_.to_json(),
         "model_digest": digest_of(model._model),
         "freq": model._freq.text,
-        "states": [asdict(spec) | {"shape": list(spec.shape)} for spec in model._model.state_specs()],
+        "states": [asdict(spec) | {"shape": list(spec.shape)} for spec in specs],
     }
-    positions = _positions(model._fleet) | {"last_stamps": model._last_stamps().tolist()}
-    save(path, Bundle("stream-state", config, {"state": to_arrays(model._fleet.state)}, positions))
+    state = to_arrays({spec.name: fleet.state[spec.name] for spec in specs})
+    state |= {"static": fleet.static} if fleet.static.shape[1] else {}
+    positions = _positions(fleet) | {"last_stamps": model._last_stamps().tolist()}
+    if model._targets:  # the lanes of a stream: its id and a target each
+        ids = base_ids(fleet.ids, model._targets, model._style)
+        targets = (model._targets[split_name(name, model._targets)[1]] for name in fleet.ids)
+        positions["ids"] = [list(pair) for pair in zip(ids, targets, strict=True)]
+    save(path, Bundle("stream-state", config, {"state": state}, positions))
 
 
 # Of the rows that the error of a precision is measured on: enough to see it, few enough for seconds.
@@ -159,55 +166,94 @@ def export_graph(
     max_error: float | None,
 ) -> dict[str, Any]:
     """Write the ONNX graph and its contract; see :meth:`TXLForecaster.export_onnx`."""
-    _refuse_columns(model, "export_onnx")
+    _refuse_calendar(model, "export_onnx")
     return export_onnx(
         model._model,
         path,
         about=_about(model),
         precision=precision,
         profile=profile,
-        rows=None if panel is None else newest_rows(panel),
+        rows=None if panel is None else newest_rows(panel, h=model.config_.h),
         max_error=max_error,
     )
 
 
-def newest_rows(panel: Panel) -> NDArray[np.float32]:
-    """Lay the newest rows of the longest pieces side by side, (B, T, 1); NaN before a shorter one begins."""
+def newest_rows(panel: Panel, *, h: int) -> NDArray[np.float32]:
+    """Lay the newest rows of the longest pieces side by side, (B, T, W) as streams bring them; NaN before a shorter."""
     longest = np.argsort(-panel.lengths, kind="stable")[:_MOST_SERIES]
-    rows = np.full((len(longest), min(int(panel.lengths.max()), _MOST_ROWS), 1), np.nan, np.float32)
-    for lane, piece in zip(rows[:, :, 0], longest, strict=True):
-        newest = panel.values[panel.offsets[piece] : panel.offsets[piece + 1]][-len(lane) :]
+    n_rows = min(int(panel.lengths.max()), _MOST_ROWS)
+    lanes = [_wide_rows(panel, int(piece), n_rows, h=h) for piece in longest]
+    rows = np.full((len(lanes), n_rows, lanes[0].shape[1]), np.nan, np.float32)
+    for lane, newest in zip(rows, lanes, strict=True):
         lane[len(lane) - len(newest) :] = newest
     return rows
 
 
+def _wide_rows(panel: Panel, piece: int, n_rows: int, *, h: int) -> NDArray[np.float32]:
+    """Give the newest rows of a piece, with the columns beside them: hist, futr, static, and futr of the rows ahead."""
+    stop = int(panel.lengths[piece])
+    first = max(stop - n_rows, 0)
+    begin = int(panel.offsets[piece])
+    values = panel.values[begin + first : begin + stop, None]
+    if panel.covariates is None:
+        return values
+    beside = run_of(panel, piece, first, stop, h=h)
+    n = len(values)
+    static = np.broadcast_to(beside.static, (n, len(beside.static)))
+    ahead = beside.futr[np.arange(n)[:, None] + np.arange(1, h + 1)].reshape(n, -1)
+    return np.concatenate([values, beside.hist, beside.futr[:n], static, ahead], axis=1)
+
+
 def export_repository(folder: str | PathLike[str], model: Exports, **settings: Any) -> dict[str, Any]:
     """Write a model repository for Triton; see :meth:`TXLForecaster.export_triton`."""
-    _refuse_columns(model, "export_triton")
+    _refuse_calendar(model, "export_triton")
     return export_triton(model._model, folder, about=_about(model), **settings)
 
 
 def _about(model: Exports) -> dict[str, Any]:
     """What the graph's contract needs to know of the estimator."""
-    freq, style = model._freq, model._style
-    return {
+    freq, style, roles, targets = model._freq, model._style, model._roles, model._targets
+    more: dict[str, Any] = {"columns": _columns_of(roles)} if roles else {}
+    more |= {"targets": list(targets)} if targets else {}
+    return more | {
         "model_type": "forecaster",
         "model_digest": digest_of(model._model),
         "freq": freq.text,
         "time": {
             "kind": "integer" if freq.kind == "integer" else "datetime",
             "zone": style.zone,
-            "step_ns": freq.step if freq.kind == "fixed" else None,
+            "step_ns": freq.step if freq.kind == "fixed" else _days(model) if roles.calendar else None,
             "step": freq.step if freq.kind == "integer" else None,
         },
-        "channels": [{"name": style.target_col, "unit": None}],
+        "channels": [{"name": "target" if targets else style.target_col, "unit": None}],
         "trained": model.segment_len * model.config_.stride,
     }
 
 
+def _columns_of(roles: Roles) -> dict[str, list[dict[str, Any]]]:
+    """Describe the columns of each role for a contract: their kinds, and the categories in the order of their codes."""
+
+    def described(name: str) -> dict[str, Any]:
+        if name in roles.cat:
+            return {"name": name, "kind": "category", "categories": list(roles.vocabulary[name])}
+        return {"name": name, "kind": "amount"}
+
+    columns = {role: [described(name) for name in getattr(roles, role)] for role in ("hist", "futr", "static")}
+    columns["futr"] += [{"name": name, "kind": "calendar"} for name in roles.calendar]
+    return columns
+
+
+def _days(model: Exports) -> int | None:
+    """Give the step in nanoseconds where it is days or weeks that no clock change makes longer; else None."""
+    freq, zone = model._freq, model._style.zone
+    if freq.kind == "calendar" and freq.family in ("D", "W") and zone in (None, "UTC"):
+        return int(freq.shift([0], [1])[0])
+    return None
+
+
 def live_session(model: Exports) -> LiveSession:
     """Open a torch session over the model; see :meth:`TXLForecaster.live`."""
-    _refuse_columns(model, "live")
+    _refuse_calendar(model, "live")
     return LiveSession(model._model, contract_of(model._model, about=_about(model)))
 
 
@@ -290,21 +336,14 @@ def _targets(config: dict[str, Any], ids: tuple[str | int, ...]) -> tuple[str, .
     return targets
 
 
-def _refuse_columns(model: Exports, call: str) -> None:
-    """Raise ExportError where a graph or a session could not be fed."""
-    roles = model._roles
-    names = [*roles.hist, *roles.futr, *roles.static, *roles.calendar]
-    if names:
+def _refuse_calendar(model: Exports, call: str) -> None:
+    """Raise ExportError where a stream could not tell the stamps ahead, whose calendar the model reads."""
+    freq = model._freq
+    if model._roles.calendar and freq.kind == "calendar" and _days(model) is None:
         raise ExportError(
-            f"{call} cannot work yet for a model with columns beside the target ({', '.join(names[:5])}"
-            f"{', …' if len(names) > 5 else ''}): graphs and stream sessions take the target alone. "
-            "Fit one without hist_cols, futr_cols, static_cols and calendar for streams, or feed this by update(df) "
-            "and predict(futr_df=…)."
-        )
-    if model._targets:
-        raise ExportError(
-            f"{call} cannot work yet for a model of several targets ({', '.join(model._targets[:5])}): a stream has "
-            "one value per row. Fit on a long frame, with a series per target, for streams."
+            f"{call} cannot work for a model that reads the calendar over steps of no fixed length (freq="
+            f"{freq.text!r}{'' if model._style.zone is None else f', zone {model._style.zone}'}): a stream counts its "
+            "steps ahead in nanoseconds. Fit with calendar=None, and give such columns as futr_cols."
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,8 @@ class SeriesRows:
         As ``series_id`` named them.
     panel : tuple of int, or None
         ``(n_series, n_rows)`` of a 3-D X.
+    step_ns : int or None
+        Median time between two rows, where times are datetimes.
     """
 
     values: NDArray[np.float32]
@@ -40,6 +42,7 @@ class SeriesRows:
     order: NDArray[np.int64]
     names: tuple[Name, ...] | None
     panel: tuple[int, int] | None
+    step_ns: int | None = None
 
     @property
     def runs(self) -> list[NDArray[np.float32]]:
@@ -88,9 +91,7 @@ def read_rows(estimator: BaseEstimator, X: Any, *, series_id: Any, time: Any, re
         stop = first + np.where(there.any(axis=1), n_rows - there[:, ::-1].argmax(axis=1), 1)
         order, names = np.arange(len(values), dtype=np.int64), _panel_names(series_id, n_series=n_series)
     rows = SeriesRows(values, first, stop, order, names, None if panel is None else panel[:2])
-    if time is not None:
-        _check_time(rows, time)
-    return rows
+    return rows if time is None else replace(rows, step_ns=_check_time(rows, time))
 
 
 def _panel_of(X: Any) -> tuple[int, int, int] | None:
@@ -151,8 +152,14 @@ def _names_of(series_id: Any) -> NDArray[Any]:
     return ids
 
 
-def _check_time(rows: SeriesRows, time: Any) -> None:
-    """Refuse time that does not go forwards: the rows would be shuffled, or several series taken for one."""
+def _check_time(rows: SeriesRows, time: Any) -> int | None:
+    """Refuse time that does not go forwards: the rows would be shuffled, or several series taken for one.
+
+    Returns
+    -------
+    int or None
+        Median step in nanoseconds, of datetimes.
+    """
     stamps = np.asarray(time)
     if rows.panel is not None and stamps.shape == rows.panel[1:]:
         stamps = np.broadcast_to(stamps, rows.panel)
@@ -164,9 +171,11 @@ def _check_time(rows: SeriesRows, time: Any) -> None:
     if stamps.dtype.kind not in "iufM":
         raise ColumnError(f"time must hold datetimes or numbers, got {stamps.dtype}. Convert it first.")
     stamps = stamps.reshape(-1)[rows.order]
+    steps = []
     for i, (a, b) in enumerate(zip(rows.first, rows.stop, strict=True)):
         wrong = np.flatnonzero(~(stamps[a + 1 : b] > stamps[a : b - 1]))
         if not len(wrong):
+            steps.append(np.diff(stamps[a:b]))
             continue
         at = int(rows.order[a + wrong[0] + 1])
         of = "" if rows.names is None else f" of series {rows.names[i]!r}"
@@ -179,6 +188,9 @@ def _check_time(rows: SeriesRows, time: Any) -> None:
             f"time{of} repeats or goes back {len(wrong)} times (first at row {at}: {stamps[a + wrong[0] + 1]} after "
             f"{stamps[a + wrong[0]]}). {cure}"
         )
+    if stamps.dtype.kind != "M" or not any(map(len, steps)):
+        return None
+    return int(np.median(np.concatenate(steps).astype("timedelta64[ns]").astype(np.int64)))
 
 
 def _dates(stamps: NDArray[Any]) -> NDArray[Any]:

@@ -14,30 +14,26 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 
 from txl_ts.config import check_number
-from txl_ts.errors import ParameterError, StateError
+from txl_ts.errors import ParameterError
 from txl_ts.estimators import label_files
 from txl_ts.estimators.forecaster import NotFittedError
 from txl_ts.estimators.label_fitting import LabelSplit, continue_labels, fit_labels, hold_out
-from txl_ts.estimators.series_rows import Name, SeriesRows, check_start, read_rows
+from txl_ts.estimators.series_memories import SeriesMemories
+from txl_ts.estimators.series_rows import SeriesRows, check_start, read_rows
 from txl_ts.label_model import LabelConfig, LabelModel
-from txl_ts.state import State, init_state, put, select
 from txl_ts.training import History, LabelRows, LabelSettings
 from txl_ts.walk import Pace, walk
 
-# Memories of all series together; beyond it none are kept.
-MEMORY_BUDGET = 256 * 1024**2
 _MEM_LEN = 32
 _LONGEST_SEGMENT = 64
 _LONGEST_SERIES_SEGMENT = 256
 
 
-class TabularEstimator(BaseEstimator):
+class TabularEstimator(SeriesMemories, BaseEstimator):
     """Base of the estimators over ``(X, y)``; see :class:`TXLClassifier` for what the parameters mean."""
 
     _head: str  # of the model: "classes", "values" or "rows"
     _model: LabelModel
-    _names: tuple[Name, ...] | None
-    _kept: State
     config_: LabelConfig
     history_: History
 
@@ -179,12 +175,7 @@ class TabularEstimator(BaseEstimator):
         self._model = continue_labels(self._model, labelled, settings)
         if self._names is not None and keeps:
             self._advance(rows, state)
-            where = {name: i for i, name in enumerate(self._names)}
-            old = np.array([i for i, name in enumerate(names) if name in where], np.int64)
-            new = np.array([i for i, name in enumerate(names) if name not in where], np.int64)
-            kept = put(self._kept, np.array([where[names[i]] for i in old], np.int64), select(state, old))
-            self._kept = {name: np.concatenate([kept[name], state[name][new]]) for name in kept}
-            self._names = (*self._names, *(names[i] for i in new))
+            self._keep_moved(names, state)
         return self
 
     def _read(self, X: Any, *, series_id: Any, time: Any, reset: bool = False) -> SeriesRows:
@@ -215,54 +206,6 @@ class TabularEstimator(BaseEstimator):
             return out
         out = rows.in_order_of_x(out)
         return out if rows.panel is None else out.reshape(*rows.panel, -1)
-
-    # -- memories ---------------------------------------------------------------------------------------------------
-
-    def _keep_memories(self, rows: SeriesRows) -> None:
-        """Walk the series once with the final weights; those of an unnamed panel cannot be asked for again."""
-        self._named = rows.names is not None
-        self._names, self._kept = None, {}
-        n = len(rows.first)
-        if (rows.panel is not None and rows.names is None) or n * self._model.state_nbytes() > MEMORY_BUDGET:
-            return
-        self._names = rows.names if rows.names is not None else ("",)
-        self._kept = init_state(self._model.state_specs(), n_lanes=n)
-        self._advance(rows, self._kept)
-
-    def _advance(self, rows: SeriesRows, state: State) -> None:
-        """Take rows in; ``state`` is moved on in place."""
-        wanted = rows.stop - rows.first  # no answer is wanted
-        for _ in walk(self._model, rows.runs, state, wanted_from=wanted, pace=_PACE):
-            pass
-
-    def _memories_of(self, rows: SeriesRows) -> State:
-        """Copies of the kept memories of these series; empty ones for new series."""
-        if self._names is None:
-            raise StateError(
-                "no memories were kept: a panel without series_id cannot be told apart later, and all memories "
-                f"together must fit into {MEMORY_BUDGET // 1024**2} MiB. Name the series with series_id=…, or leave "
-                "start out."
-            )
-        if self._named != (rows.names is not None) or (rows.panel is not None and rows.names is None):
-            raise StateError(
-                "start='fitted' continues series by their names: give series_id both to fit and here, or to neither "
-                "(X is one series then)."
-            )
-        names = rows.names if rows.names is not None else ("",)
-        where = {name: i for i, name in enumerate(self._names)}
-        state = init_state(self._model.state_specs(), n_lanes=len(names))
-        known = np.array([i for i, name in enumerate(names) if name in where], np.int64)
-        return put(state, known, select(self._kept, np.array([where[names[i]] for i in known], np.int64)))
-
-    def _refuse_unnamed(self, rows: SeriesRows) -> None:
-        """A model of several series that is given rows without names would run across them, and nobody would know."""
-        if self._named and rows.names is None and rows.panel is None and len(rows.values) > 1:
-            raise ParameterError(
-                f"{type(self).__name__} was fitted with series_id and is given {len(rows.values)} rows without: one "
-                "memory would run across all of them. Pass series_id=… (one name per row, or one name if they are one "
-                "series). Under cross_validate and GridSearchCV request it for predict and score too, see "
-                "docs/estimators.md."
-            )
 
     # -- parameters -------------------------------------------------------------------------------------------------
 
@@ -314,6 +257,3 @@ class TabularEstimator(BaseEstimator):
     def _check_fitted(self) -> None:
         if not hasattr(self, "config_"):
             raise NotFittedError(f"this {type(self).__name__} is not fitted yet. Call fit(X, y) first.")
-
-
-_PACE = Pace()

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from txl_ts.backbone import Layer
+from txl_ts.embeddings import beside_of, row_inputs
 from txl_ts.memory import Fifo
 from txl_ts.model import TorchState, TXLModel, is_memory, restarted
 
@@ -27,7 +28,9 @@ _HIDDEN = -1e30
 
 
 class StreamGraph(nn.Module):
-    """``(x, start, past…) → (y, present…)`` with the sizes and weights of a model.
+    """``(x, start, beside…, past…) → (y, present…)`` with the sizes and weights of a model.
+
+    ``beside…`` are the inputs of :func:`~txl_ts.embeddings.row_inputs`, where the model has columns beside the target.
 
     Parameters
     ----------
@@ -40,24 +43,34 @@ class StreamGraph(nn.Module):
         super().__init__()
         self.model, self.fixed = copy.deepcopy(model).eval(), fixed
         self.model.normaliser.in_graph = True
-        self.names = [spec.name for spec in self.model.state_specs()]
+        if self.model.beside is not None and self.model.beside.amounts:
+            self.model.beside.normaliser.in_graph = True
+        self.names = [spec.name for spec in self.model.stream_specs()]
+        self.beside = list(row_inputs(model.config))
         self.layers = nn.ModuleList(_Layer(cast(Layer, layer)) for layer in self.model.backbone.layers)
 
-    def forward(self, x: Tensor, start: Tensor, *past: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, x: Tensor, start: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         """Give y (B, T, h, C, Q) and the state tensors, moved on; see the contract in ``docs/onnx.md``."""
         n_lanes, n_rows = x.shape[:2]
-        state: TorchState = restarted(dict(zip(self.names, past, strict=True)), start)
-        front, norm, rows = self.model.front(x, state["norm"], state["rows"], None)
-        view = (_FixedView if self.fixed else _View)(self.model.memory, state["count"], n_rows=n_rows)
-        h = front.tokens.reshape(n_lanes * n_rows, -1)
+        model, n_beside = self.model, len(self.beside)
+        beside = beside_of(dict(zip(self.beside, rest[:n_beside], strict=True)), x)
+        state: TorchState = restarted(dict(zip(self.names, rest[n_beside:], strict=True)), start)
+        front, norm, rows = model.front(x, state["norm"], state["rows"], None)
+        tokens, known, moved = front.tokens, None, {}
+        if model.beside is not None and beside is not None:
+            added, moved = model.beside(beside, model.beside.futr(beside.futr), state, None)
+            tokens = tokens + added
+            known = None if beside.ahead is None else model.beside.futr(beside.ahead)
+        view = (_FixedView if self.fixed else _View)(model.memory, state["count"], n_rows=n_rows)
+        h = tokens.reshape(n_lanes * n_rows, -1)
         rings = []
-        for layer, (keys, values) in zip(self.layers, self.model.rings(state), strict=True):
+        for layer, (keys, values) in zip(self.layers, model.rings(state), strict=True):
             h, *ring = layer(h, keys, values, view)
             rings += ring
-        hidden = self.model.backbone.norm(h).reshape(n_lanes, n_rows, -1)
-        y = front.scale.restore(self.model.head(hidden, self.model.linear_path(front.lookback)))
-        count = self.model.memory.advance(state["count"], n_rows=n_rows)
-        small = {"count": count, "norm": norm, "rows": rows}
+        hidden = model.backbone.norm(h).reshape(n_lanes, n_rows, -1)
+        y = front.scale.restore(model.answer(hidden, model.linear_path(front.lookback), known))
+        count = model.memory.advance(state["count"], n_rows=n_rows)
+        small = {"count": count, "norm": norm, "rows": rows} | moved
         names = (name for name in self.names if is_memory(name))
         after = dict(zip(names, rings, strict=True)) | small
         return y, *(after[name] for name in self.names)

@@ -22,16 +22,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from txl_ts import __version__
+from txl_ts.config import ModelConfig
+from txl_ts.embeddings import beside_of, row_inputs
 from txl_ts.errors import ExportError, FileFormatError, MissingExtraError, ParameterError, SaveError
 from txl_ts.export.graph import StreamGraph
 from txl_ts.export.precision import LARGEST_ERROR, lowered, needed_onnxruntime, version_of
 from txl_ts.model import TXLModel, is_memory
 from txl_ts.runtime.contract import CONTRACT_KEY
 from txl_ts.runtime.opening import STEP_SUFFIX
-from txl_ts.state import graph_names, to_arrays
+from txl_ts.state import graph_names, state_nbytes, to_arrays
 from txl_ts.store.atomic import replacing
 
-SCHEMA = "1.0.0"
+# Of graphs that every reader of 1.x knows, and of those with columns beside the target or a lane for each target.
+SCHEMA, SCHEMA_BESIDE = "1.0.0", "1.1.0"
 
 
 class Profile(NamedTuple):
@@ -45,6 +48,8 @@ class Profile(NamedTuple):
 PROFILES = {"opset18": Profile(18, 8, "1.16"), "opset23": Profile(23, 11, "1.23")}
 # A call's rows are one triangular matrix product in the graph; more rows are split by the session.
 LONGEST_SEGMENT = 512
+# Rows × steps ahead of a call, where columns are known ahead.
+_MOST_STEPS = 50_000
 # Largest error over largest size between torch and the graph.
 TOLERANCE = 1e-5
 _CONTROL_FLOW = {"If", "Loop", "Scan"}
@@ -69,7 +74,8 @@ def export_onnx(
         Ends with ``.onnx``; the contract and the graph of one row go beside it.
     about : mapping
         What only the estimator knows: ``model_type``, ``model_digest``, ``freq``, ``time``, ``channels`` and
-        ``trained`` (rows of a training segment).
+        ``trained`` (rows of a training segment); where there are columns beside the target ``columns``, their
+        descriptions by input, and where each target is a lane of its own ``targets``.
     precision : {"float32", "float16", "int8-weights", "int8-dynamic"}
         Of the weights of the layers, see :mod:`txl_ts.export.precision`.
     profile : {"opset18", "opset23"}
@@ -95,20 +101,15 @@ def export_onnx(
     SaveError
         If a file cannot be written.
     """
-    if profile not in PROFILES:
-        raise ParameterError(f"profile={profile!r}, expected one of {list(PROFILES)}.")
-    needed = needed_onnxruntime(precision, PROFILES[profile].onnxruntime)
-    onnx = _onnx(needed)
-    path = Path(path)
-    if not path.parent.is_dir():
-        raise SaveError(f"there is no folder {str(path.parent)!r} to write {path.name!r} into. Make it first.")
+    onnx, path = opened(path, profile=profile, precision=precision)
     linear_path = model.linear_path.weight.detach().numpy()
     data, contracts = {}, []
     for suffix, fixed in ((".onnx", None), (STEP_SUFFIX, {"batch": 1, "time": 1})):
         graph = StreamGraph(model, fixed=bool(fixed))
         proto = _exported(graph, _examples(model, fixed=bool(fixed)), PROFILES[profile])
         contract = contract_of(model, about=about, profile=profile) | ({"fixed": fixed} if fixed else {})
-        contract["parity"] = _lint(onnx, proto, model, fixed=fixed or {})
+        check_graph(onnx, proto, fixed=fixed or {})
+        contract["parity"] = _parity(proto, model, fixed=fixed or {})
         if precision != "float32":
             proto, contract = lowered(
                 proto, contract, precision, linear_path=linear_path, rows=rows, max_error=max_error
@@ -119,8 +120,19 @@ def export_onnx(
         contracts.append(contract)
     data[path.with_suffix(".contract.json")] = json.dumps(contracts[0], indent=1, allow_nan=False).encode()
     for each, content in data.items():
-        _replace(each, content)
+        put_file(each, content)
     return contracts[0]
+
+
+def opened(path: str | PathLike[str], *, profile: str, precision: str = "float32") -> tuple[Any, Path]:
+    """See that all is there for an export; give the onnx package, and where to write; raises as :func:`export_onnx`."""
+    if profile not in PROFILES:
+        raise ParameterError(f"profile={profile!r}, expected one of {list(PROFILES)}.")
+    onnx = _onnx(needed_onnxruntime(precision, PROFILES[profile].onnxruntime))
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise SaveError(f"there is no folder {str(path.parent)!r} to write {path.name!r} into. Make it first.")
+    return onnx, path
 
 
 def load_proto(path: str | PathLike[str]) -> Any:
@@ -162,24 +174,31 @@ def _examples(model: TXLModel, *, fixed: bool) -> tuple[Tensor, ...]:
     """Distinct random tensors for every input: one tensor given twice becomes one input of the graph, silently."""
     generator = torch.Generator().manual_seed(0)
     n_lanes, n_rows = (1, 1) if fixed else (3, 6)
-    state = model.init_state(n_lanes)
+    specs = {spec.name for spec in model.stream_specs()}
+    state = {name: t for name, t in model.init_state(n_lanes).items() if name in specs}
     noise = {name: torch.rand(t.shape, generator=generator) + 0.1 for name, t in state.items()}
     noise["count"] = torch.arange(n_lanes, dtype=torch.int32)[:, None].repeat(1, 2)
     x = torch.randn(n_lanes, n_rows, model.config.n_channels, generator=generator)
-    return x, torch.zeros(n_lanes, 1, dtype=torch.int32), *noise.values()
+    sizes: Any = {"batch": n_lanes, "time": n_rows}
+    beside = [
+        torch.rand([sizes.get(size, size) for size in shape], generator=generator)
+        for shape in row_inputs(model.config).values()
+    ]
+    return x, torch.zeros(n_lanes, 1, dtype=torch.int32), *beside, *noise.values()
 
 
 def _exported(graph: StreamGraph, examples: tuple[Tensor, ...], profile: Profile) -> Any:
     past = graph_names(graph.names)
     lanes, lanes_and_rows = {0: "batch"}, {0: "batch", 1: "time"}
+    beside = {name: lanes if name == "static" else lanes_and_rows for name in graph.beside}
     return traced(
         graph,
         examples,
         profile=profile,
         dynamic_shapes=None
         if graph.fixed
-        else {"x": lanes_and_rows, "start": lanes, "past": tuple(lanes for _ in past)},
-        input_names=["x", "start", *past],
+        else {"x": lanes_and_rows, "start": lanes, "rest": (*beside.values(), *(lanes for _ in past))},
+        input_names=["x", "start", *beside, *past],
         output_names=["y", *graph_names(graph.names, prefix="present")],
     )
 
@@ -225,10 +244,10 @@ def contract_of(model: TXLModel, *, about: Mapping[str, Any], profile: str = "op
     """Write down what a graph of this model promises; ``about`` as in :func:`export_onnx`."""
     config = model.config
     shape = ["batch", "time", config.h, config.n_channels, len(config.quantiles)]
-    specs = model.state_specs()
+    specs = model.stream_specs()
     past, present = (graph_names((spec.name for spec in specs), prefix=prefix) for prefix in ("past", "present"))
     return {
-        "schema": SCHEMA,
+        "schema": SCHEMA_BESIDE if "columns" in about or "targets" in about else SCHEMA,
         "model_type": about["model_type"],
         "library": __version__,
         "model_digest": about["model_digest"],
@@ -240,6 +259,11 @@ def contract_of(model: TXLModel, *, about: Mapping[str, Any], profile: str = "op
                 "channels": list(about["channels"]),
             },
             {"name": "start", "dtype": "int32", "dims": ["batch", 1]},
+            *(
+                {"name": name, "dtype": "float32", "dims": list(dims)}
+                | ({} if name == "futr_ahead" else {"columns": about["columns"][name]})
+                for name, dims in row_inputs(config).items()
+            ),
         ],
         "outputs": [{"name": "y", "dtype": "float32", "dims": shape}],
         "states": [
@@ -247,10 +271,10 @@ def contract_of(model: TXLModel, *, about: Mapping[str, Any], profile: str = "op
             for before, after, spec in zip(past, present, specs, strict=True)
         ],
         "in_place": [name for name, spec in zip(past, specs, strict=True) if is_memory(spec.name)],
-        "state_nbytes": model.state_nbytes(),
+        "state_nbytes": state_nbytes(specs),
         "freq": about["freq"],
         "time": dict(about["time"]),
-        "segment": {"min": 1, "max": LONGEST_SEGMENT, "trained": about["trained"]},
+        "segment": {"min": 1, "max": _longest_segment(config), "trained": about["trained"]},
         "memory": {
             "layers": config.n_layers,
             "length": config.mem_len,
@@ -263,18 +287,25 @@ def contract_of(model: TXLModel, *, about: Mapping[str, Any], profile: str = "op
         "quantiles": list(config.quantiles),
         "scaler": config.scaler,
         "missing": "NaN",
-        "calendar": [],
+        "calendar": [
+            column["name"] for column in about.get("columns", {}).get("futr", ()) if column["kind"] == "calendar"
+        ],
         "precision": "float32",
         "opset": PROFILES[profile].opset,
         "ir": PROFILES[profile].ir,
         "domains": [],
         "min_onnxruntime": PROFILES[profile].onnxruntime,
         "lane_independent": True,
-    }
+    } | ({"channels": "independent", "targets": list(about["targets"])} if "targets" in about else {})
 
 
-def _lint(onnx: Any, proto: Any, model: TXLModel, *, fixed: Mapping[str, int]) -> dict[str, Any]:
-    """Refuse a graph that breaks the contract; give the parity that was measured."""
+def _longest_segment(config: ModelConfig) -> int:
+    """Rows of a call: what is known ahead of each of them becomes some dozen numbers per step."""
+    return min(LONGEST_SEGMENT, max(1, _MOST_STEPS // config.h)) if config.futr_kinds else LONGEST_SEGMENT
+
+
+def check_graph(onnx: Any, proto: Any, *, fixed: Mapping[str, int]) -> None:
+    """Refuse a graph that breaks the contract."""
     onnx.checker.check_model(proto, full_check=True)
     ops = {node.op_type for node in proto.graph.node}
     if found := ops & _CONTROL_FLOW:
@@ -291,7 +322,6 @@ def _lint(onnx: Any, proto: Any, model: TXLModel, *, fixed: Mapping[str, int]) -
     present = [entry.name for entry in proto.graph.output if entry.name.startswith("present.")]
     if sorted(name.replace("past", "present", 1) for name in past) != sorted(present):
         raise ExportError(f"the graph's states do not pair: {past} and {present}. Report this.")
-    return _parity(proto, model, fixed=fixed)
 
 
 def _parity(proto: Any, model: TXLModel, *, fixed: Mapping[str, int]) -> dict[str, Any]:
@@ -307,10 +337,12 @@ def _parity(proto: Any, model: TXLModel, *, fixed: Mapping[str, int]) -> dict[st
     rng = np.random.default_rng(0)
     # Not the number of lanes that was exported with; more rows than a ring has slots, where that takes a moment.
     n_lanes, worst, n_rows = fixed.get("batch", 5), 0.0, 0
-    lengths = [1] * 256 if fixed else [1, 2, 7, 64, 300, 1, 5]
+    lengths = [1] * 256 if fixed else [1, 2, 7, 64, min(300, _longest_segment(model.config)), 1, 5]
+    kept = [spec.name for spec in model.stream_specs()]
     starts = {"empty": model.init_state(n_lanes), "drawn": _drawn_state(model, rng, n_lanes)}
     for state in starts.values():
-        arrays = to_arrays({name: t.numpy() for name, t in state.items()})
+        arrays = to_arrays({name: state[name].numpy() for name in kept})
+        static = _drawn_beside(rng, model, n_lanes, 1).get("static")
         # Over all calls: one row may forecast nearly nothing, from levels that are not.
         gaps = dict.fromkeys(("y", *arrays), (0.0, 0.0))
         for call, length in enumerate(lengths):
@@ -318,18 +350,48 @@ def _parity(proto: Any, model: TXLModel, *, fixed: Mapping[str, int]) -> dict[st
             start = np.array(
                 [[call == len(lengths) // 2 and lane == n_lanes // 3] for lane in range(n_lanes)], np.int32
             )
-            with torch.inference_mode():
-                y, state = model(torch.from_numpy(x), state, torch.from_numpy(start))
-            got, *present = session.run(None, {"x": x, "start": start, **arrays})
+            beside = _drawn_beside(rng, model, n_lanes, length) | ({} if static is None else {"static": static})
+            y, state = _called(model, x, state, start, beside)
+            got, *present = session.run(None, {"x": x, "start": start, **beside, **arrays})
             arrays = dict(zip(arrays, present, strict=True))
-            for name, wanted, found in zip(gaps, (y, *state.values()), (got, *present), strict=True):
-                gap, size = _gap(wanted.numpy(), found)
+            after = (state[name] for name in kept)
+            for name, wanted, found in zip(gaps, (y, *after), (got, *present), strict=True):
+                gap, size = gap_of(wanted.numpy(), found)
                 gaps[name] = max(gaps[name][0], gap), max(gaps[name][1], size)
             n_rows += length
         worst = max(worst, *(gap / max(size, 1e-30) for gap, size in gaps.values()))
     if not worst <= TOLERANCE:
         raise ExportError(f"the graph and the model differ by {worst:.1e} of the largest value. Report this.")
     return {"max_relative": worst, "rows": n_rows, "lanes": n_lanes, "states": list(starts)}
+
+
+def _called(
+    model: TXLModel,
+    x: NDArray[Any],
+    state: Mapping[str, Tensor],
+    start: NDArray[Any],
+    beside: Mapping[str, NDArray[Any]],
+) -> tuple[Tensor, dict[str, Tensor]]:
+    rows = torch.from_numpy(x)
+    with torch.inference_mode():
+        given = beside_of({name: torch.from_numpy(array) for name, array in beside.items()}, rows)
+        return model(rows, dict(state), torch.from_numpy(start), beside=given)
+
+
+def _drawn_beside(rng: np.random.Generator, model: TXLModel, n_lanes: int, n_rows: int) -> dict[str, NDArray[Any]]:
+    """Draw the columns beside the target: amounts and codes, a tenth missing, and some codes that there are not."""
+    config = model.config
+    sizes: Any = {"batch": n_lanes, "time": n_rows}
+    kinds = {"hist": config.hist_kinds, "futr": config.futr_kinds, "static": config.static_kinds}
+    drawn = {}
+    for name, shape in row_inputs(config).items():
+        columns = rng.normal(size=[sizes.get(size, size) for size in shape]).astype(np.float32)
+        for i, kind in enumerate(kinds["futr" if name == "futr_ahead" else name]):
+            if kind > 0:
+                columns[..., i] = rng.integers(-1, kind + 2, columns.shape[:-1])
+        columns[rng.random(columns.shape) < 0.1] = np.nan
+        drawn[name] = columns
+    return drawn
 
 
 def _drawn_rows(rng: np.random.Generator, n_lanes: int, n_rows: int, n_channels: int) -> np.ndarray[Any, Any]:
@@ -351,13 +413,14 @@ def _drawn_state(model: TXLModel, rng: np.random.Generator, n_lanes: int) -> dic
     for younger, older in zip(edges[-2::-1], edges[:0:-1], strict=True):  # lanes begin at their ages, oldest first
         x = torch.from_numpy(_drawn_rows(rng, n_lanes, older - younger, model.config.n_channels))
         start = torch.from_numpy((ages[:, None] == older).astype(np.int32))
+        beside = {n: torch.from_numpy(a) for n, a in _drawn_beside(rng, model, n_lanes, older - younger).items()}
         with torch.inference_mode():
-            _, state = model(x, state, start, last_only=True)
+            _, state = model(x, state, start, last_only=True, beside=beside_of(beside, x))
     noise = {name: rng.normal(size=t.shape).astype(np.float32) for name, t in state.items() if is_memory(name)}
     return state | {name: torch.from_numpy(array) for name, array in noise.items()}
 
 
-def _gap(wanted: np.ndarray[Any, Any], found: np.ndarray[Any, Any]) -> tuple[float, float]:
+def gap_of(wanted: np.ndarray[Any, Any], found: np.ndarray[Any, Any]) -> tuple[float, float]:
     """Give the largest difference and the largest size; infinite apart where NaN is not at the same places."""
     if not np.array_equal(np.isnan(wanted), np.isnan(found)):
         return float("inf"), 1.0
@@ -365,7 +428,8 @@ def _gap(wanted: np.ndarray[Any, Any], found: np.ndarray[Any, Any]) -> tuple[flo
     return float(np.abs(wanted - found).max()), float(np.abs(wanted).max())
 
 
-def _replace(path: Path, data: bytes) -> None:
+def put_file(path: Path, data: bytes) -> None:
+    """Write a file whole, or raise SaveError."""
     try:
         with replacing(os.fspath(path)) as file:
             file.write(data)

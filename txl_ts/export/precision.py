@@ -8,6 +8,7 @@ the normaliser's moments are sums over thousands of rows: rounded to float16 aft
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from txl_ts.errors import ExportError, ParameterError, ShapeError
+from txl_ts.runtime.contract import read_contract
+from txl_ts.runtime.layout import Layout
 
 # Largest difference between a forecast and that of the float32 graph, in standard deviations of the target.
 LARGEST_ERROR = 0.05
@@ -73,8 +76,9 @@ def lowered(
     precision : {"float16", "int8-weights", "int8-dynamic"}
     linear_path : float32 array of shape (h, lookback)
         The weights of the linear path, which the 8-bit precisions leave as they are.
-    rows : float32 array of shape (B, T, C), optional
-        Raw rows to measure the error on, NaN where missing; without them they are drawn.
+    rows : float32 array of shape (B, T, W), optional
+        Raw rows to measure the error on, as streams bring them (channels, then columns beside them), NaN where missing;
+        without them they are drawn.
     max_error : float or None
         Largest error that is kept, in standard deviations of the target; None keeps any.
 
@@ -86,7 +90,8 @@ def lowered(
         If the error is larger, or a lane changes another one where it must not.
     """
     way = _ways(precision)
-    rows = _checked_rows(rows, n_channels=len(contract["inputs"][0]["channels"]))
+    layout = _layout(contract)
+    rows = _checked_rows(rows, width=layout.width)
     low = _rewritten(proto, way, linear_path if way.keeps_linear_path else None)
     changes = {
         "precision": precision,
@@ -292,10 +297,11 @@ WAYS: dict[str, Precision] = {
 def _measured(proto: Any, low: Any, contract: Mapping[str, Any], rows: Array | None) -> dict[str, Any]:
     """Walk the same rows through both graphs, each with its own state, and compare their forecasts."""
     is_drawn = rows is None
-    x = _drawn_rows(len(contract["inputs"][0]["channels"])) if rows is None else rows
+    layout = _layout(contract)
+    x = _drawn_rows(layout) if rows is None else rows
     if _longest(contract) == 1:
         x = x[:_N_LANES, -_MOST_SINGLE_ROWS:]
-    size = _deviations(x)[:, None, None, :, None]
+    size = _deviations(x[..., : layout.n_channels])[:, None, None, :, None]
     wanted, found = (_walked(_session(graph), x, contract) for graph in (proto, low))
     if not np.array_equal(np.isnan(wanted), np.isnan(found)):
         raise ExportError(f"precision={contract['precision']!r} gives forecasts that are not numbers. Take another.")
@@ -313,12 +319,16 @@ def _measured(proto: Any, low: Any, contract: Mapping[str, Any], rows: Array | N
     }
 
 
-def _checked_rows(rows: Array | None, *, n_channels: int) -> Array | None:
+def _layout(contract: Mapping[str, Any]) -> Layout:
+    return read_contract(json.dumps(contract), where="the contract").layout
+
+
+def _checked_rows(rows: Array | None, *, width: int) -> Array | None:
     if rows is None:
         return None
     rows = np.asarray(rows, np.float32)
-    if rows.ndim != 3 or rows.shape[2] != n_channels or not rows.size:
-        raise ShapeError(f"rows must have shape (series, rows, {n_channels}), got {rows.shape}.")
+    if rows.ndim != 3 or rows.shape[2] != width or not rows.size:
+        raise ShapeError(f"rows must have shape (series, rows, {width}), got {rows.shape}.")
     return rows
 
 
@@ -330,14 +340,19 @@ def _deviations(x: Array) -> Array:
     return np.sqrt(np.nansum((x - mean[:, None]) ** 2, axis=1) / np.maximum(n, 1))
 
 
-def _drawn_rows(n_channels: int) -> Array:
-    """Draw lanes at far levels: a season, a walk and noise; a twentieth missing."""
+def _drawn_rows(layout: Layout) -> Array:
+    """Draw lanes at far levels: a season, a walk and noise; a twentieth missing. Columns beside them are noise."""
+    n_channels = layout.n_channels
     rng = np.random.default_rng(0)
     shape = (_N_LANES, _N_ROWS, n_channels)
     season = np.sin(2 * np.pi * (np.arange(_N_ROWS) / 24)[:, None] + rng.uniform(0, 6, (_N_LANES, 1, n_channels)))
     x = 20 * rng.normal(size=(_N_LANES, 1, n_channels)) + 3 * season
     x = x + 0.2 * rng.normal(size=shape).cumsum(axis=1) + 0.5 * rng.normal(size=shape)
     x[rng.random(shape) < 0.05] = np.nan
+    if not layout.is_plain:
+        beside = np.round(rng.normal(size=(*shape[:2], layout.width - n_channels)), 1)
+        beside[..., ::2] = np.round(np.abs(beside[..., ::2]))  # codes, where there are any
+        x = np.concatenate([x, beside], axis=2)
     return x.astype(np.float32)
 
 
@@ -369,12 +384,13 @@ def _longest(contract: Mapping[str, Any]) -> int:
 
 
 def _chained(session: Any, x: Array, contract: Mapping[str, Any]) -> Array:
-    states, length = contract["states"], min(64, _longest(contract))
+    states, length, layout = contract["states"], min(64, _longest(contract)), _layout(contract)
     past = {state["in"]: np.zeros((len(x), *state["dims"]), state["dtype"]) for state in states}
     names, found = ["y", *(state["out"] for state in states)], []
     start = np.zeros((len(x), 1), np.int32)
     for row in range(0, x.shape[1], length):
-        y, *present = session.run(names, {"x": x[:, row : row + length], "start": start, **past})
+        feed = layout.feed(x[:, row : row + length])
+        y, *present = session.run(names, feed | {"start": start, **past})
         past = dict(zip(past, present, strict=True))
         found.append(y)
     return np.concatenate(found, axis=1)
@@ -382,7 +398,7 @@ def _chained(session: Any, x: Array, contract: Mapping[str, Any]) -> Array:
 
 def _refuse_mixed_lanes(proto: Any, contract: Mapping[str, Any]) -> None:
     """Raise unless a lane that goes wild leaves the others bit for bit."""
-    session, calm = _session(proto), _drawn_rows(len(contract["inputs"][0]["channels"]))[:, :96]
+    session, calm = _session(proto), _drawn_rows(_layout(contract))[:, :96]
     wild = calm.copy()
     wild[1, 32:] = 1e30
     others = [lane for lane in range(len(calm)) if lane != 1]

@@ -5,23 +5,22 @@ A 23- or 25-hour day needs no rule: each instant is put on the wall clock, and t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from txl_ts.errors import MissingExtraError, ParameterError
+from txl_ts.errors import ParameterError
 from txl_ts.frames.freq import Freq
 from txl_ts.frames.slots import DAY_NS
 from txl_ts.frames.zones import wall_of
+from txl_ts.wall_clock import HOLIDAYS, holidays_of, wall_features
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
 
 FEATURES = ("hour", "weekday", "month", "yearday")
-_HOLIDAYS = "holidays:"
-_MONDAY = 3  # 1970-01-01 was a Thursday, three days after a Monday
 # Harmonics of each: the day has two humps in most loads; six harmonics of the week tell its days apart entirely.
 _HARMONICS = {"hour": 2, "weekday": 3, "month": 2, "yearday": 2}
 
@@ -62,7 +61,7 @@ def check_calendar(calendar: Any, *, freq: Freq) -> tuple[str, ...]:
             f"calendar={list(calendar)} needs datetimes, and the time column counts in integers. Leave calendar out."
         )
     for name in calendar:
-        if name not in FEATURES and not (isinstance(name, str) and name.startswith(_HOLIDAYS)):
+        if name not in FEATURES and not (isinstance(name, str) and name.startswith(HOLIDAYS)):
             raise ParameterError(
                 f"calendar names {name!r}; known are {', '.join(map(repr, FEATURES))} and 'holidays:CC' or "
                 "'holidays:CC-SUB', such as 'holidays:AU-VIC'."
@@ -70,8 +69,8 @@ def check_calendar(calendar: Any, *, freq: Freq) -> tuple[str, ...]:
     if len(set(calendar)) < len(calendar):
         raise ParameterError(f"calendar={list(calendar)} names a feature twice. Name each once.")
     for name in calendar:
-        if name.startswith(_HOLIDAYS):
-            _holidays_of(name, [2024])  # an unknown country is told now
+        if name.startswith(HOLIDAYS):
+            holidays_of(name, [2024])  # an unknown country is told now
     return _columns(calendar)
 
 
@@ -93,23 +92,13 @@ def calendar_features(stamps: IntArray, columns: Sequence[str], *, zone: str | N
         Sines and cosines in [−1, 1]; holidays are 0 or 1.
     """
     wall = wall_of(np.ascontiguousarray(stamps, np.int64).ravel(), zone)
-    out = np.empty((len(wall), len(columns)), np.float32)
-    parts: dict[str, npt.NDArray[np.float64]] = {}
-    for i, column in enumerate(columns):
-        if column.startswith(_HOLIDAYS):
-            out[:, i] = _is_holiday(wall, column)
-            continue
-        name, harmonic, wave = column.split(".")
-        if name not in parts:
-            parts[name] = _PARTS[name](wall)
-        out[:, i] = (np.sin if wave == "sin" else np.cos)(2 * np.pi * int(harmonic) * parts[name])
-    return out.reshape(*np.shape(stamps), len(columns))
+    return wall_features(wall, columns).reshape(*np.shape(stamps), len(columns))
 
 
 def _columns(names: Sequence[str]) -> tuple[str, ...]:
     found: list[str] = []
     for name in names:
-        if name.startswith(_HOLIDAYS):
+        if name.startswith(HOLIDAYS):
             found.append(name)
         else:
             found += [f"{name}.{k}.{wave}" for k in range(1, _HARMONICS[name] + 1) for wave in ("sin", "cos")]
@@ -122,58 +111,3 @@ def _varying(freq: Freq) -> list[str]:
     if step < DAY_NS:
         return ["hour", "weekday", "yearday"]
     return ["weekday", "yearday"] if step < 7 * DAY_NS else ["yearday"]
-
-
-def _day_part(wall: IntArray) -> npt.NDArray[np.float64]:
-    return (wall % DAY_NS) / DAY_NS
-
-
-def _week_part(wall: IntArray) -> npt.NDArray[np.float64]:
-    return (wall // DAY_NS + _MONDAY) % 7 / 7
-
-
-def _month_part(wall: IntArray) -> npt.NDArray[np.float64]:
-    return (wall.view("datetime64[ns]").astype("datetime64[M]").view(np.int64) % 12) / 12
-
-
-def _year_part(wall: IntArray) -> npt.NDArray[np.float64]:
-    moment = wall.view("datetime64[ns]")
-    year = moment.astype("datetime64[Y]")
-    begin = year.astype("datetime64[D]").view(np.int64)
-    length = (year + 1).astype("datetime64[D]").view(np.int64) - begin
-    return (wall // DAY_NS - begin) / length
-
-
-_PARTS: dict[str, Callable[[IntArray], npt.NDArray[np.float64]]] = {
-    "hour": _day_part,
-    "weekday": _week_part,
-    "month": _month_part,
-    "yearday": _year_part,
-}
-
-
-def _is_holiday(wall: IntArray, name: str) -> npt.NDArray[np.bool_]:
-    days = wall // DAY_NS
-    found, of_row = np.unique(days, return_inverse=True)
-    dates = found.view("datetime64[D]")
-    years = np.unique(dates.astype("datetime64[Y]").view(np.int64) + 1970).tolist()
-    free = _holidays_of(name, years)
-    is_free = np.isin(dates, np.array(sorted(free), "datetime64[D]"))
-    return is_free[of_row]
-
-
-def _holidays_of(name: str, years: list[int]) -> Any:
-    try:
-        import holidays
-    except ImportError as error:
-        raise MissingExtraError(
-            f"calendar={name!r} needs the package holidays. Install it with pip install 'txl-ts[holidays]'."
-        ) from error
-    country, _, part = name.removeprefix(_HOLIDAYS).partition("-")
-    try:
-        return holidays.country_holidays(country, subdiv=part or None, years=years)
-    except NotImplementedError as error:
-        raise ParameterError(
-            f"calendar names {name!r}, which the package holidays does not know ({error}). "
-            "Give a country code and, after a dash, one of its subdivisions, such as 'holidays:AU-VIC'."
-        ) from error

@@ -67,7 +67,9 @@ def run_walks(
         start = np.array([[walks[i].chunks[turn][1]] for i in lanes], np.int32)
         is_all = len(lanes) == len(walks)
         past = state if is_all else [array[lanes] for array in state]
-        y, *after = steps.run({"x": x, "start": start} | dict(zip(contract.inputs, past, strict=True)))
+        y, *after = steps.run(
+            contract.layout.feed(x) | {"start": start} | dict(zip(contract.inputs, past, strict=True))
+        )
         if is_all:
             state = list(after)
         else:

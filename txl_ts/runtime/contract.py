@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
 
 from txl_ts.errors import FileFormatError
+from txl_ts.runtime.layout import Column, Layout
+from txl_ts.runtime.wall import WallClock
 from txl_ts.state import TensorSpec, state_nbytes
+from txl_ts.wall_clock import is_feature
 
 CONTRACT_KEY = "txl_ts.contract"
 MAJOR = 1
 _HINT = "Export the model again with `export_onnx`."
 _DTYPES = ("float32", "int32")
+SAID = ("y", "score", "parts", "p_value")
+"""What the graph of a detector gives, before the states."""
+# Inputs for the columns beside the channels.
+BESIDE = ("hist", "futr", "futr_ahead", "static")
 _T = TypeVar("_T")
 
 
@@ -28,7 +37,7 @@ class Contract:
     model_digest : str
         sha256 of the model's sizes and weights: a state belongs to exactly one.
     channels : tuple of str
-        Names of the C channels, in the graph's order.
+        Names of the C channels, in the graph's order; or of the targets, each of which is a lane of its own.
     horizon : int
         Steps ahead, h.
     quantiles : tuple of float
@@ -59,6 +68,14 @@ class Contract:
         Lanes and rows of each call, for a graph that takes no others.
     is_lane_independent : bool
         False if the graph mixes lanes; streams are then run one by one.
+    is_detector : bool
+        The graph scores each row, and takes the quality of each reading as ``status``.
+    alpha : float
+        Of a detector: the p-value at which rows alarm.
+    layout : Layout
+        What a row of one lane holds.
+    targets : tuple of str
+        The channels of a stream, where each of them is a lane of its own; else none.
     document : dict
         All of the contract, as it was read.
     """
@@ -83,22 +100,46 @@ class Contract:
     in_place: tuple[str, ...]
     fixed: tuple[int, int] | None
     is_lane_independent: bool
+    is_detector: bool
+    alpha: float
+    layout: Layout
+    targets: tuple[str, ...]
     document: dict[str, Any] = field(repr=False)
 
     @property
     def state_nbytes(self) -> int:
         """Bytes that one stream's state takes."""
-        return state_nbytes(self.specs)
+        return state_nbytes(self.specs) * max(1, len(self.targets))
+
+    @cached_property
+    def row_layout(self) -> Layout:
+        """What a row of one stream holds: all targets, and the columns that they share."""
+        return replace(self.layout, n_channels=len(self.channels))
+
+    @cached_property
+    def clock(self) -> WallClock | None:
+        """What reads the calendar off the stamps; None if the graph has none."""
+        return WallClock(self.layout.calendar, self.zone) if self.layout.calendar else None
+
+    @property
+    def answer_shape(self) -> tuple[int, int, int]:
+        """Shape of what is said of one row: (h, C, Q), with one step more for the scores of a detector."""
+        return self.horizon + self.is_detector, self.layout.n_channels, len(self.quantiles)
 
     def tensors(self) -> dict[str, tuple[str, tuple[int | None, ...]]]:
         """Give dtype and shape of everything that the graph takes and gives; None where a size is free."""
-        n, h, q = len(self.channels), self.horizon, len(self.quantiles)
+        n, h, q = self.layout.n_channels, self.horizon, len(self.quantiles)
         batch, time = self.fixed or (None, None)
         table: dict[str, tuple[str, tuple[int | None, ...]]] = {
             "x": ("float32", (batch, time, n)),
             "start": ("int32", (batch, 1)),
             "y": ("float32", (batch, time, h, n, q)),
         }
+        if self.is_detector:
+            table |= {"status": ("int32", (batch, time, n)), "parts": ("float32", (batch, time, n))}
+            table |= dict.fromkeys(("score", "p_value"), ("float32", (batch, time)))
+        for name, (_, shape) in self.layout.parts.items():
+            table[name] = ("float32", (batch, *shape) if name == "static" else (batch, time, *shape[1:]))
         for before, after, spec in zip(self.inputs, self.outputs, self.specs, strict=True):
             table[before] = table[after] = (spec.dtype, (batch, *spec.shape))
         return table
@@ -129,7 +170,9 @@ def read_contract(text: str | None, *, where: str) -> Contract:
     _check_schema(root.text("schema"), where)
     inputs = {node.text("name"): node for node in root.nodes("inputs")}
     outputs = [node.text("name") for node in root.nodes("outputs")]
-    if set(inputs) != {"x", "start"} or outputs != ["y"]:
+    is_detector = outputs == list(SAID)
+    more = ("status",) if is_detector else BESIDE
+    if not {"x", "start"} <= set(inputs) <= {"x", "start", *more} or not (is_detector or outputs == ["y"]):
         root.fail(f"has the inputs {sorted(inputs)} and outputs {outputs}", "['start', 'x'] and ['y']")
     states, memory, segment = root.nodes("states"), root.node("memory"), root.node("segment")
     is_datetime, zone, step = _time(root)
@@ -137,12 +180,17 @@ def read_contract(text: str | None, *, where: str) -> Contract:
         root.fail("has a shortest segment of more than one row", "segment.min = 1")
     lookback = root.count("lookback", least=0) if "lookback" in root.items else 0
     mem_len, stride = memory.count("length", least=0), memory.count("stride", least=1)
+    channels, targets = _channels(inputs["x"]), _targets(root)
+    horizon = root.count("horizon", least=1)
+    layout = _layout(inputs, n_channels=len(channels), h=horizon, taken=targets or channels)
+    if layout.calendar and step is None:
+        root.fail("reads the calendar ahead, and its step has no fixed length", "time.step_ns")
     names, fixed = _distinct(root, [node.text("in") for node in states]), _fixed(root)
     longest = segment.count("max", least=1)
     return Contract(
         model_digest=root.text("model_digest"),
-        channels=_channels(inputs["x"]),
-        horizon=root.count("horizon", least=1),
+        channels=targets or channels,
+        horizon=horizon,
         quantiles=_quantiles(root),
         specs=tuple(_spec(node) for node in states),
         inputs=names,
@@ -153,13 +201,17 @@ def read_contract(text: str | None, *, where: str) -> Contract:
         step=step,
         longest=longest if fixed is None else fixed[1],
         reach=memory.count("reach", least=0),
-        warm_rows=max(lookback, mem_len * stride),
+        warm_rows=root.count("warm_rows", least=0) if "warm_rows" in root.items else max(lookback, mem_len * stride),
         n_layers=memory.count("layers", least=0),
         mem_len=mem_len,
         stride=stride,
         in_place=_in_place(root, names),
         fixed=fixed,
         is_lane_independent=root.get("lane_independent", bool),
+        is_detector=is_detector,
+        alpha=_alpha(root) if is_detector else math.nan,
+        layout=layout,
+        targets=targets,
         document=document,
     )
 
@@ -204,6 +256,13 @@ class _Node:
         return f"{self.place}.{key}" if self.place else key
 
 
+def _alpha(root: _Node) -> float:
+    alpha = root.node("detector").get("alpha", float)
+    if not 0 < alpha <= 1:
+        root.fail(f"has detector.alpha={alpha!r}", "a number in (0, 1]")
+    return alpha
+
+
 def _check_schema(schema: str, where: str) -> None:
     if schema.partition(".")[0] != str(MAJOR):
         raise FileFormatError(
@@ -217,6 +276,52 @@ def _channels(x: _Node) -> tuple[str, ...]:
     if not names or len(set(names)) != len(names) or x.get("dims", list)[-1:] != [len(names)]:
         x.fail(f"has the channels {list(names)} and dims {x.items['dims']}", "one distinct name for each channel")
     return names
+
+
+def _targets(root: _Node) -> tuple[str, ...]:
+    if root.items.get("targets") is None:
+        return ()
+    names = root.get("targets", list)
+    if not names or any(type(name) is not str for name in names) or len(set(names)) != len(names):
+        root.fail(f"has targets={names!r:.80}", "distinct names")
+    return tuple(names)
+
+
+def _layout(inputs: Mapping[str, _Node], *, n_channels: int, h: int, taken: tuple[str, ...]) -> Layout:
+    """Read the columns beside the channels, and hold the sizes of their inputs to them."""
+    found: dict[str, list[Column]] = {name: [] for name in ("hist", "futr", "static")}
+    calendar: list[str] = []
+    for name, columns in found.items():
+        for node in inputs[name].nodes("columns") if name in inputs else ():
+            kind = node.text("kind")
+            if kind == "calendar" and name == "futr" and is_feature(node.text("name")):
+                calendar.append(node.text("name"))
+            elif kind not in ("amount", "category") or (name == "futr" and calendar):
+                node.fail(
+                    f"has kind={kind!r:.40}",
+                    "'amount' or 'category', and 'calendar' features that are known at the end of futr",
+                )
+            else:
+                columns.append(Column(node.text("name"), _categories(node) if kind == "category" else None))
+    layout = Layout(n_channels, h, *(tuple(columns) for columns in found.values()), tuple(calendar))
+    names = [*taken, *(column.name for columns in found.values() for column in columns)]
+    for name in BESIDE:
+        wanted = list(layout.parts[name][1]) if name in layout.parts else None
+        dims = inputs[name].get("dims", list) if name in inputs else None
+        if wanted is not None and name != "static":
+            wanted = ["time", *wanted[1:]]
+        if dims != (wanted if wanted is None else ["batch", *wanted]):
+            inputs["x"].fail(f"stands beside {name!r} of dims {dims}", f"{['batch', *(wanted or ())]} by its columns")
+    if len(set(names)) != len(names):
+        inputs["x"].fail(f"stands beside the columns {names[:5]}", "distinct names")
+    return layout
+
+
+def _categories(node: _Node) -> tuple[str | int, ...]:
+    words = node.get("categories", list)
+    if any(type(word) not in (str, int) for word in words) or len(set(words)) != len(words):
+        node.fail(f"has categories={words!r:.80}", "distinct texts or integers")
+    return tuple(words)
 
 
 def _quantiles(root: _Node) -> tuple[float, ...]:

@@ -84,10 +84,11 @@ class Desk:
     def __init__(self, manner: Manner, *, width: int) -> None:
         contract = manner.steps.contract
         self.manner, self.contract, self.width = manner, contract, width
-        n = len(contract.channels)
-        self._x = np.zeros((width, 1, n), np.float32)
+        self._layout = contract.layout
+        self._inputs = contract.layout.buffers(width)
+        self._x = self._inputs["x"]
         self._start = np.zeros((width, 1), np.int32)
-        self._y = np.zeros((width, 1, contract.horizon, n, len(contract.quantiles)), np.float32)
+        self._y = np.zeros((width, 1, *contract.answer_shape), np.float32)
         self._past = [np.zeros((width, *spec.shape), spec.dtype) for spec in contract.specs]
         self._present = [
             self._past[i] if i in manner.in_place else np.zeros((width, *spec.shape), spec.dtype)
@@ -113,7 +114,8 @@ class Desk:
         ----------
         store : Shelves
         lanes : int64 array of shape (n,)
-        x : float32 array of shape (n, C)
+        x : float32 array of shape (n, W)
+            As the contract's layout has them.
         start : int32 array of shape (n,)
         is_anew : bool
             True if a lane starts whose rows are still needed should the call fail.
@@ -126,7 +128,8 @@ class Desk:
             To be committed.
         """
         n, ring, place = len(lanes), self.manner.ring, store.span(lanes)
-        self._x[:n, 0], self._start[:n, 0] = x, start
+        self._start[:n, 0] = start
+        self._write(n, x)
         is_direct = place is not None and not (is_anew and self.manner.in_place)
         if is_direct and place is not None:
             self._run_direct(store, place, n)
@@ -143,13 +146,14 @@ class Desk:
         return Pending(lanes, whole, slots, written)
 
     def one(self, store: Shelves, lane: int, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Run one row (C,) of a stream in full swing, write what it changes, and give y (h, C, Q)."""
+        """Run one row (W,) of a stream in full swing, write what it changes, and give y (h, C, Q)."""
         one = self._ones.get(lane)
         if one is None:
             one = self._ones[lane] = self._one(store, lane)
             if len(self._ones) > _MOST_BOUND:
                 self._ones.pop(next(iter(self._ones)))
-        self._x[0, 0], self._start[0, 0] = x, 0
+        self._start[0, 0] = 0
+        self._write(1, x[None])
         one.call()
         slot = 0 if one.count is None else int(one.count[1])
         for there, here in one.rings:
@@ -157,6 +161,12 @@ class Desk:
         for there, here in one.whole:  # the counters among them: last
             there[...] = here
         return self._y[0, 0].copy()
+
+    def _write(self, n: int, rows: NDArray[np.float32]) -> None:
+        if self._layout.is_plain:
+            self._x[:n, 0] = rows
+        else:
+            self._layout.write(self._inputs, n, rows)
 
     def _one(self, store: Shelves, lane: int) -> _One:
         ring, in_place = self.manner.ring, self.manner.in_place
@@ -217,7 +227,8 @@ class Desk:
             self._slots = self.manner.ring.slots(past[self.manner.ring.count][:n], self._start[:n, 0])
 
     def _bound(self, n: int, past: list[NDArray[Any]], present: list[NDArray[Any]]) -> Callable[[], None]:
-        inputs = {"x": self._x[:n], "start": self._start[:n]}
+        inputs: dict[str, NDArray[Any]] = {name: array[:n] for name, array in self._inputs.items()}
+        inputs["start"] = self._start[:n]
         inputs |= {name: array[:n] for name, array in zip(self.contract.inputs, past, strict=True)}
         outputs = {"y": self._y[:n]}
         outputs |= {name: array[:n] for name, array in zip(self.contract.outputs, present, strict=True)}

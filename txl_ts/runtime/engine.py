@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from txl_ts.errors import FileFormatError, MissingExtraError, ParameterError
-from txl_ts.runtime.contract import CONTRACT_KEY, Contract, read_contract
+from txl_ts.runtime.contract import CONTRACT_KEY, SAID, Contract, read_contract
 from txl_ts.runtime.warned import warn
 
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
@@ -27,7 +27,10 @@ class Steps(Protocol):
     contract: Contract
 
     def run(self, feed: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
-        """Give ``y`` and the state tensors, in the contract's order, for ``x``, ``start`` and the state."""
+        """Give ``y`` and the state tensors, in the contract's order, for ``x``, ``start`` and the state.
+
+        Of a detector, ``y`` holds the scores too: they stand where a further step would, see :func:`joined`.
+        """
         ...
 
 
@@ -45,6 +48,16 @@ def bound(steps: Steps, inputs: Mapping[str, NDArray[Any]], outputs: Mapping[str
             outputs[name][...] = array
 
     return call
+
+
+def joined(
+    answer: NDArray[np.float32], score: NDArray[np.float32], parts: NDArray[np.float32], p_value: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Put what a detector says of rows behind their forecasts, as a further step of ``answer`` (B, T, h + 1, C, Q)."""
+    said = answer[:, :, -1]
+    said[..., 0], said[..., 1], said[..., 2] = parts, score[..., None], p_value[..., None]
+    said[..., 3:] = 0
+    return answer
 
 
 class Engine:
@@ -95,27 +108,47 @@ class Engine:
             raise _inactive(asked[0], active)
         self.contract = read_contract(self._session.get_modelmeta().custom_metadata_map.get(CONTRACT_KEY), where=where)
         _check_tensors(self._session, self.contract, where)
-        self._outputs = ["y", *self.contract.outputs]
+        self._outputs = [*(SAID if self.contract.is_detector else ("y",)), *self.contract.outputs]
         self.device = "cuda" if active[0] == _CUDA else "cpu"
         self._runtime, self._has_graphs, self._n_bound = runtime, cuda_graph, 0
 
     def run(self, feed: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
         """Give ``y`` and the state tensors, in the contract's order."""
+        if self.contract.is_detector:
+            feed = {**feed, "status": np.zeros(feed["x"].shape, np.int32)}
         arrays: list[NDArray[Any]] = self._session.run(self._outputs, dict(feed), self._run_options(-1))
+        if self.contract.is_detector:
+            y, *said = arrays[: len(SAID)]
+            out = np.empty((*y.shape[:2], *self.contract.answer_shape), np.float32)
+            out[:, :, :-1] = y
+            return [joined(out, *said), *arrays[len(SAID) :]]
         return arrays
 
     def bind(self, inputs: Mapping[str, NDArray[Any]], outputs: Mapping[str, NDArray[Any]]) -> Callable[[], None]:
         """Give a call that reads and writes these arrays of the host; see :func:`bound`."""
-        binding = self._session.io_binding()
+        binding, whole = self._session.io_binding(), outputs["y"]
+        inputs, outputs = dict(inputs), dict(outputs)
+        if self.contract.is_detector:
+            inputs["status"] = np.zeros(inputs["x"].shape, np.int32)
+            outputs |= {
+                name: np.zeros(tuple(n or m for n, m in zip(shape, whole.shape, strict=False)), np.float32)
+                for name, (_, shape) in self.contract.tensors().items()
+                if name in SAID
+            }
         for name, array in inputs.items():
             binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
         for name, array in outputs.items():
             binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
-        options, kept = self._run_options(-1), (dict(inputs), dict(outputs))  # the binding holds addresses alone
+        options = self._run_options(-1)
+        said = [outputs[name] for name in SAID] if self.contract.is_detector else []
 
         def call() -> None:
             self._session.run_with_iobinding(binding, options)
-            assert kept
+            assert inputs, "the binding holds addresses alone"
+            assert outputs
+            if said:
+                whole[:, :, :-1] = said[0]
+                joined(whole, *said[1:])
 
         return call
 

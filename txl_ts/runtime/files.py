@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from os import PathLike
 from typing import Any
 
@@ -15,7 +15,7 @@ from txl_ts import __version__
 from txl_ts.errors import FileFormatError, StateError
 from txl_ts.runtime.contract import Contract
 from txl_ts.runtime.kept import Record
-from txl_ts.runtime.names import StreamName
+from txl_ts.runtime.names import LaneName
 from txl_ts.runtime.plan import Place
 from txl_ts.store import Bundle, Expected, load, peek, save
 
@@ -36,9 +36,9 @@ class Saved:
         Those without their memory, and whether their rows are all there are.
     """
 
-    places: dict[StreamName, Place]
+    places: dict[LaneName, Place]
     arrays: Sequence[NDArray[Any]]
-    records: dict[StreamName, tuple[Place, Record, bool]] = field(default_factory=dict)
+    records: dict[LaneName, tuple[Place, Record, bool]] = field(default_factory=dict)
 
 
 def save_streams(path: str | PathLike[str], saved: Saved, contract: Contract, *, small: Sequence[int]) -> None:
@@ -59,6 +59,10 @@ def save_streams(path: str | PathLike[str], saved: Saved, contract: Contract, *,
         "last_stamps": [place.last for place in places],
     }
     state = dict(zip(contract.inputs, saved.arrays, strict=True))
+    if n_static := len(contract.layout.static):
+        positions["described"] = [place.static is not None for place in places]
+        state["static"] = np.array([place.static or (0.0,) * n_static for place in places], np.float32)
+        state["static"] = state["static"].reshape(len(places), n_static)
     if saved.records:
         records = [record for _, record, _ in saved.records.values()]
         positions["kept"] = [len(record.rows) for record in records]
@@ -87,13 +91,15 @@ def load_streams(path: str | PathLike[str], contract: Contract, *, small: Sequen
         _check_model(config, contract, where)
 
     def expected(config: dict[str, Any], positions: dict[str, Any]) -> Expected:
-        n, counts = len(_places(positions)), _kept(positions, most_rows)
+        n, counts = len(_places(positions, contract)), _kept(positions, most_rows)
         whole, k = n - len(counts), len(counts)
         table: dict[str, tuple[tuple[int, ...], str]] = {
             name: ((whole, *spec.shape), spec.dtype) for name, spec in zip(contract.inputs, contract.specs, strict=True)
         }
+        if contract.layout.static:
+            table["static"] = ((n, len(contract.layout.static)), "float32")
         if counts:
-            table[_ROWS] = ((sum(counts), len(contract.channels)), "float32")
+            table[_ROWS] = ((sum(counts), contract.layout.n_kept), "float32")
             for index in small:
                 name, spec = contract.inputs[index], contract.specs[index]
                 table[f"base.{name}"] = table[f"now.{name}"] = ((k, *spec.shape), spec.dtype)
@@ -103,18 +109,32 @@ def load_streams(path: str | PathLike[str], contract: Contract, *, small: Sequen
     _check_model(bundle.config, contract, where)  # the file may have been replaced in between
     tensors, counts = bundle.tensors["state"], _kept(bundle.positions, most_rows)
     for name, array in tensors.items():
-        if array.dtype.kind == "f" and not (np.isinf(array).any() if name == _ROWS else not np.isfinite(array).all()):
+        is_raw = name in (_ROWS, "static")
+        if array.dtype.kind == "f" and not (np.isinf(array).any() if is_raw else not np.isfinite(array).all()):
             continue
         if array.dtype.kind == "f":
             raise FileFormatError(f"{where}: {name} holds numbers that are not finite; no model leaves such. {_HINT}")
-    places = list(_places(bundle.positions).items())
+    places = list(_places(bundle.positions, contract).items())
+    if contract.layout.static:
+        places = _described(places, bundle.positions, tensors["static"])
     n_whole, ends = len(places) - len(counts), np.cumsum(counts)
-    records: dict[StreamName, tuple[Place, Record, bool]] = {}
+    records: dict[LaneName, tuple[Place, Record, bool]] = {}
     for i, (stream, place) in enumerate(places[n_whole:]):
         base, now = ([tensors[f"{when}.{contract.inputs[k]}"][i] for k in small] for when in ("base", "now"))
         rows = tensors[_ROWS][ends[i] - counts[i] : ends[i]]
         records[stream] = (place, Record(base, rows, now), bundle.positions["kept_whole"][i])
     return Saved(dict(places[:n_whole]), [tensors[name] for name in contract.inputs], records)
+
+
+def _described(
+    places: list[tuple[LaneName, Place]], positions: dict[str, Any], static: NDArray[np.float32]
+) -> list[tuple[LaneName, Place]]:
+    """Put what is static of streams into their places."""
+    flags = positions.get("described", [True] * len(places))
+    return [
+        (name, replace(place, static=tuple(row) if flag else None))
+        for (name, place), row, flag in zip(places, static.tolist(), flags, strict=True)
+    ]
 
 
 def _kept(positions: dict[str, Any], most_rows: int) -> list[int]:
@@ -138,12 +158,19 @@ def _check_model(config: dict[str, Any], contract: Contract, where: str) -> None
         )
 
 
-def _places(positions: dict[str, Any]) -> dict[StreamName, Place]:
+def _places(positions: dict[str, Any], contract: Contract) -> dict[LaneName, Place]:
     """Give the streams' places, or raise ValueError where they make no sense."""
     ids, origins, last, stamps = (positions[key] for key in ("ids", "origins", "last", "last_stamps"))
+    if contract.targets:
+        if any(type(pair) is not list or len(pair) != 2 or pair[1] not in contract.targets for pair in ids):
+            raise ValueError("ids must be pairs of a stream and a target")
+        names = [pair[0] for pair in ids]
+        ids = [tuple(pair) for pair in ids]
+    else:
+        names = ids
     if len({len(ids), len(origins), len(last), len(stamps)}) != 1:
         raise ValueError("ids, origins, last and last_stamps must be equally long")
-    if any(type(name) not in (str, int) for name in ids) or len(set(ids)) != len(ids):
+    if any(type(name) not in (str, int) for name in names) or len(set(ids)) != len(ids):
         raise ValueError("ids must be distinct, each text or an integer")
     if any(type(n) is not int or not -1 <= n < 2**62 for n in last):
         raise ValueError("last must be integers of −1 or more")

@@ -6,7 +6,6 @@ while the graph runs.
 
 from __future__ import annotations
 
-import difflib
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,12 +23,13 @@ from txl_ts.runtime.engine import Engine
 from txl_ts.runtime.files import Saved
 from txl_ts.runtime.kept import Kept, Record
 from txl_ts.runtime.lanes import Lanes, Shelves
-from txl_ts.runtime.names import StreamName
-from txl_ts.runtime.plan import Place, Plan, plan
+from txl_ts.runtime.names import LaneName, stream_of, unknown_stream
+from txl_ts.runtime.plan import Place, Plan, completed, plan
 from txl_ts.runtime.resident import DeviceShelves, Resident
 from txl_ts.runtime.ring import ring_of
 from txl_ts.runtime.rows import Rows
 from txl_ts.runtime.table import Table
+from txl_ts.state import state_nbytes
 
 # Lanes in one run of the graph, and the bytes of state that they may have. With 130 KiB per lane, a row in runs of 64
 # lanes costs half of what it does in runs of 128, whose state does not fit into the caches.
@@ -43,7 +43,7 @@ class Answer:
     Attributes
     ----------
     y : float32 array of shape (n, h, C, Q)
-        Forecasts from the last row of each stream.
+        Forecasts from the last row of each stream; of a detector with its scores, see ``Contract.answer_shape``.
     several : dict of int to float32 array of shape (T, h, C, Q)
         All forecasts of the streams that brought several rows.
     is_missing : bool array of shape (n,)
@@ -81,6 +81,7 @@ class _Work:
     x: NDArray[np.float32]
     walks: dict[int, Walk]
     is_anew: bool
+    static: list[tuple[float, ...] | None]  # of each stream, or none
 
 
 class Fleet:
@@ -102,8 +103,8 @@ class Fleet:
         rings = () if ring is None else ring.axes
         self.small = [i for i in range(len(self.contract.specs)) if i not in rings]
         self.lock = threading.RLock()
-        self.lanes: dict[StreamName, int] = {}
-        self.packed: dict[StreamName, tuple[Place, Record, bool]] = {}
+        self.lanes: dict[LaneName, int] = {}
+        self.packed: dict[LaneName, tuple[Place, Record, bool]] = {}
         self.n_calls = 0
         self._desks: list[tuple[Desk, Desk | None]] = []
         self.width = _width(self.contract)
@@ -121,10 +122,12 @@ class Fleet:
 
     def _begin(self, store: Shelves) -> None:
         contract = self.contract
-        self.store, self.table = store, Table(n_channels=len(contract.channels))
+        layout = contract.layout
+        self.store = store
+        self.table = Table(n_channels=layout.n_channels, n_static=len(layout.static))
         self.kept = Kept(
             [contract.specs[i] for i in self.small],
-            n_channels=len(contract.channels),
+            n_channels=layout.n_kept,
             n_rows=contract.n_layers * contract.mem_len * contract.stride,
         )
         self._make_room(store.n_lanes)
@@ -139,11 +142,11 @@ class Fleet:
         return Fleet(self.manner, self.one, stays_on_device=self._stays_on_device)
 
     @property
-    def names(self) -> tuple[StreamName, ...]:
+    def names(self) -> tuple[LaneName, ...]:
         """All streams."""
         return (*self.lanes, *self.packed)
 
-    def lane(self, name: StreamName) -> int:
+    def lane(self, name: LaneName) -> int:
         """Give a stream's lane; a packed one is unpacked.
 
         Raises
@@ -154,10 +157,7 @@ class Fleet:
         if name in self.packed:
             self.unpack([name])
         if name not in self.lanes:
-            known = [str(other) for other in self.names]
-            close = difflib.get_close_matches(str(name), known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known are {list(self.names)[:5]}"
-            raise StateError(f"there is no stream {name!r} ({len(known)} in all): {hint}")
+            raise unknown_stream(name, self.names)
         return self.lanes[name]
 
     # -- a call -----------------------------------------------------------------------------------------------------
@@ -205,19 +205,24 @@ class Fleet:
     def _take_one(self, columns: Columns) -> Answer | None:
         """Take in one row that just follows, without arrays of one; None if it is any other."""
         lane, table, step = self.lanes.get(columns.names[0]), self.table, self.contract.step
-        if lane is None or columns.odd or step is None or not (n_rows := int(table.n_rows[lane])):
+        if lane is None or columns.odd or step is None or not (n_rows := int(table.n_rows[lane])) or columns.static:
             return None
         timed, last = bool(table.timed[lane]), int(table.last[lane])
         if columns.timed[0] and not (timed and int(columns.stamps[0]) - last == step):
             return None
         if timed and (last := last + step) >= 2**62 - self.contract.horizon * step:
             return None
-        x = columns.values[0]
+        layout, x = self.contract.layout, columns.values[0]
+        if not layout.is_plain:
+            static = tuple(table.static[lane].tolist()) if table.described[lane] else None
+            when = np.array([last]) if timed else None
+            x = completed(columns.values, when, [static], stream=stream_of(columns.names[0]), contract=self.contract)[0]
         desks = self._taken_desks()
         try:
             y = (desks[1] or desks[0]).one(self.store, lane, x)
         finally:
             self._desks.append(desks)
+        row, x = x, x[: layout.n_channels]
         with self.lock:
             low, high = table.low[lane], table.high[lane]
             n_judged = n_covered = 0
@@ -229,7 +234,7 @@ class Fleet:
             self.n_calls += 1
             table.n_rows[lane], table.last[lane], table.used[lane] = n_rows + 1, last, self.n_calls
             if self.has_records:
-                self.kept.add_one(lane, x, self._small)
+                self.kept.add_one(lane, layout.kept(row), self._small)
         return Answer(
             y=y[None],
             is_missing=np.isnan(x).any(keepdims=True),
@@ -273,22 +278,45 @@ class Fleet:
         for i in columns.odd:
             is_plain[i] = False
         answer = Answer(
-            y=np.empty((n, contract.horizon, len(contract.channels), len(contract.quantiles)), np.float32),
-            is_missing=np.asarray(np.isnan(columns.values).any(axis=1)),
+            y=np.empty((n, *contract.answer_shape), np.float32),
+            is_missing=np.asarray(np.isnan(columns.values[:, : contract.layout.n_channels]).any(axis=1)),
             n_rows=n_rows + 1,
             last=stamps,
             timed=timed,
         )
         x, start = columns.values, (n_rows == 0).astype(np.int32)
-        work = _Work(columns, lanes, origin, answer, start, x, {}, is_anew=False)
+        work = _Work(columns, lanes, origin, answer, start, x, {}, is_anew=False, static=self._static(columns, lanes))
+        if not contract.layout.is_plain:
+            work.x = self._completed(work, is_plain)
         for i in np.flatnonzero(~is_plain).tolist():
             self._plan_one(work, i)
         return work
 
+    def _static(self, columns: Columns, lanes: Lanes) -> list[tuple[float, ...] | None]:
+        """What is static of each stream of a call: as it is given now, else as it was."""
+        if not self.contract.layout.static:
+            return []
+        given = columns.static | {i: rows.static for i, rows in columns.odd.items() if rows.static is not None}
+        known = (self.table.place(lane).static if lane >= 0 else None for lane in lanes.tolist())
+        return [given.get(i, before) for i, before in enumerate(known)]
+
+    def _completed(self, work: _Work, is_plain: NDArray[np.bool_]) -> NDArray[np.float32]:
+        """Fill in the calendar and what is static of the rows that just follow; the others are planned one by one."""
+        x, plain = work.x.copy(), np.flatnonzero(is_plain)
+        if not len(plain):
+            return x
+        names = [stream_of(work.columns.names[i]) for i in plain.tolist()]
+        static = [work.static[i] for i in plain.tolist()] if work.static else [None]
+        if self.contract.clock is not None and not work.answer.timed[plain].all():
+            late = names[int(np.flatnonzero(~work.answer.timed[plain])[0])]
+            completed(x[:1], None, static, stream=late, contract=self.contract)  # raises
+        x[plain] = completed(x[plain], work.answer.last[plain], static, stream=names, contract=self.contract)
+        return x
+
     def _plan_one(self, work: _Work, i: int) -> None:
         answer, lane = work.answer, int(work.lanes[i])
         place = self.table.place(lane) if lane >= 0 else Place()
-        one = plan(work.columns.rows(i), place, stream=work.columns.names[i], contract=self.contract)
+        one = plan(work.columns.rows(i), place, stream=stream_of(work.columns.names[i]), contract=self.contract)
         answer.n_rows[i], answer.last[i] = one.after.n_rows, one.after.last or 0
         answer.timed[i], work.origin[i] = one.after.last is not None, one.after.origin or 0
         answer.n_gaps += len(one.given) - sum(one.given)
@@ -297,8 +325,10 @@ class Fleet:
         work.is_anew |= n_resets > 0
         if len(one.given) == 1:
             (work.start[i],) = (int(is_start) for _, is_start in one.pieces)
+            if not self.contract.layout.is_plain:
+                work.x[i] = one.pieces[0][0][0]
             return
-        answer.is_missing[i] = bool(np.isnan(one.pieces[-1][0][-1]).any())
+        answer.is_missing[i] = bool(np.isnan(one.pieces[-1][0][-1][: self.contract.layout.n_channels]).any())
         n_kept = self.kept.n_needed if self.has_records else 0
         work.walks[i] = walk_of(one, longest=self.contract.longest, n_kept=n_kept)
 
@@ -343,6 +373,8 @@ class Fleet:
         table.last[lanes], table.timed[lanes] = answer.last, answer.timed
         table.used[lanes] = self.n_calls
         table.low[lanes], table.high[lanes] = answer.y[:, 0, :, 0], answer.y[:, 0, :, -1]
+        if work.static:
+            table.static[lanes], table.described[lanes] = np.array(work.static, np.float32), True
         if not self.has_records:
             return
         single = np.ones(len(lanes), bool)
@@ -351,12 +383,12 @@ class Fleet:
         if len(mine):
             if (starting := work.start[single] > 0).any():
                 self.kept.begin(mine[starting])
-            self.kept.add(mine, work.x[single][:, None], self._small)
+            self.kept.add(mine, self.contract.layout.kept(work.x[single][:, None]), self._small)
         for place, (i, walk) in enumerate(work.walks.items()):
             self._keep_walk(lanes[i : i + 1], walk, [after[k][place : place + 1] for k in self.small])
 
     def _keep_walk(self, lane: Lanes, walk: Walk, small: list[NDArray[Any]]) -> None:
-        kept, tail = self.kept, walk.tail
+        kept, tail = self.kept, self.contract.layout.kept(walk.tail)
         if walk.noted is not None:
             rows = tail[-kept.n_needed :]
             kept.put(int(lane[0]), Record(walk.noted, rows, [part[0] for part in small]), is_whole=False)
@@ -367,13 +399,14 @@ class Fleet:
 
     def _judge(self, work: _Work, walked: NDArray[np.int64]) -> None:
         """Compare the values with what was forecast for them one step before."""
-        low, high, x = self.table.low[work.lanes], self.table.high[work.lanes], work.x
+        n_channels = self.contract.layout.n_channels
+        low, high, x = self.table.low[work.lanes], self.table.high[work.lanes], work.x[:, :n_channels]
         known = np.isfinite(x) & np.isfinite(low) & (work.start[:, None] == 0)
         inside = known & (low <= x) & (x <= high)
         known[walked] = inside[walked] = False
         n_judged, n_covered = int(known.sum()), int(inside.sum())
         for i, walk in work.walks.items():
-            rows = np.concatenate([values for values, _ in walk.chunks])
+            rows = np.concatenate([values[:, :n_channels] for values, _ in walk.chunks])
             y = np.concatenate(walk.outputs)[:-1, 0]
             before = np.concatenate([np.stack([low[i], high[i]], axis=-1)[None], y[..., [0, -1]]])
             begins = np.concatenate([[is_start] + [False] * (len(values) - 1) for values, is_start in walk.chunks])
@@ -405,16 +438,16 @@ class Fleet:
 
     # -- streams that come and go -----------------------------------------------------------------------------------
 
-    def reset(self, name: StreamName) -> None:
-        """Make a stream forget all."""
+    def reset(self, name: LaneName) -> None:
+        """Make a stream forget all but what is static of it."""
         lane = self.lane(name)
         with self.lock:
             self.store.clear(lane)
-            self.table.put(lane, Place())
+            self.table.put(lane, Place(static=self.table.place(lane).static))
             if self.has_records:
                 self.kept.begin(np.array([lane]))
 
-    def close(self, name: StreamName) -> None:
+    def close(self, name: LaneName) -> None:
         """End a stream."""
         if self.packed.pop(name, None) is not None:
             return
@@ -423,15 +456,16 @@ class Fleet:
             del self.lanes[name]
             self.store.give_back([lane])
 
-    def begin(self, name: StreamName) -> None:
+    def begin(self, name: LaneName, *, static: tuple[float, ...] | None = None) -> None:
         """Let a stream be there that has seen nothing."""
         with self.lock:
             lane = int(self.store.take(1)[0])
             self._make_room(self.store.n_lanes)
             self.lanes[name] = lane
+            self.table.put(lane, Place(static=static))
         self.reset(name)
 
-    def is_idle(self, name: StreamName, *, before: int) -> bool:
+    def is_idle(self, name: LaneName, *, before: int) -> bool:
         """Tell whether a stream is there and its last row is older than a stamp."""
         if name in self.packed:
             last = self.packed[name][0].last
@@ -441,7 +475,7 @@ class Fleet:
             return False
         return last is not None and last < before
 
-    def copy(self, name: StreamName, new: StreamName) -> None:
+    def copy(self, name: LaneName, new: LaneName) -> None:
         """Fork a stream."""
         lane = self.lane(name)
         if new in self.lanes or new in self.packed:
@@ -456,7 +490,7 @@ class Fleet:
                 self.kept.copy(lane, int(to[0]))
             self.lanes[new] = int(to[0])
 
-    def record(self, name: StreamName) -> tuple[Place, Record, bool] | None:
+    def record(self, name: LaneName) -> tuple[Place, Record, bool] | None:
         """Give a stream without its memory, and whether its rows are all there are; None if too few were kept."""
         if name in self.packed:
             return self.packed[name]
@@ -466,7 +500,7 @@ class Fleet:
         record = self.kept.record(int(lane[0]), [part[0] for part in self._small(lane)])
         return self.table.place(int(lane[0])), record, bool(self.kept.is_whole[lane[0]])
 
-    def pack(self, name: StreamName) -> bool:
+    def pack(self, name: LaneName) -> bool:
         """Replace a stream's memory by its record; False if too few rows were kept."""
         if name in self.packed or (packed := self.record(name)) is None:
             return name in self.packed
@@ -475,7 +509,7 @@ class Fleet:
             self.packed[name] = packed
         return True
 
-    def unpack(self, names: Sequence[StreamName]) -> None:
+    def unpack(self, names: Sequence[LaneName]) -> None:
         """Rebuild the memories of packed streams, in one pass over their rows."""
         records = [self.packed[name] for name in names]
         state = self.rebuilt([record for _, record, _ in records])
@@ -507,6 +541,7 @@ class Fleet:
         walks, busy = [], [lane for lane, record in enumerate(records) if len(record.rows)]
         for lane in busy:
             rows = records[lane].rows
+            rows = rows if self.contract.layout.is_plain else self.contract.layout.unkept(rows)
             one = Plan([(rows, False)], [True] * len(rows), Place())
             walks.append(walk_of(one, longest=self.contract.longest, n_kept=0))
         if busy:
@@ -520,7 +555,7 @@ class Fleet:
                 state[index][lane] = record.now[place]
         return state
 
-    def recent(self, name: StreamName) -> tuple[Place, Rows]:
+    def recent(self, name: LaneName) -> tuple[Place, Rows]:
         """Give the rows that were kept of a stream, with their times where these are on a grid."""
         if name in self.packed:
             place, record, _ = self.packed[name]
@@ -529,11 +564,12 @@ class Fleet:
             lane = self.lanes[name]
             place = self.table.place(lane)
             n = int(self.kept.n[lane]) if self.has_records else 0
-            values = self.kept.rows[lane, :n].copy() if n else np.zeros((0, len(self.contract.channels)), np.float32)
+            values = self.kept.rows[lane, :n].copy() if n else self.kept.rows[:0, 0]
+        values = values if self.contract.layout.is_plain else self.contract.layout.unkept(values)
         step, stamps = self.contract.step, None
         if place.last is not None and step is not None:
             stamps = [place.last - i * step for i in range(len(values) - 1, -1, -1)]
-        return place, Rows(values, stamps)
+        return place, Rows(values, stamps, place.static)
 
     @property
     def most_kept_rows(self) -> int:
@@ -583,4 +619,4 @@ def _width(contract: Contract) -> int:
         return contract.fixed[0]
     if not contract.is_lane_independent:
         return 1
-    return max(4, min(_MOST_LANES, _MOST_BYTES // max(1, contract.state_nbytes)))
+    return max(4, min(_MOST_LANES, _MOST_BYTES // max(1, state_nbytes(contract.specs))))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from txl_ts.errors import ColumnError, ParameterError
+from txl_ts.runtime.beside import read_static
 from txl_ts.runtime.contract import Contract
 from txl_ts.runtime.names import StreamName, checked_name
 from txl_ts.runtime.rows import Rows, read_rows
@@ -22,7 +24,8 @@ def read_history(given: Any, *, contract: Contract, id_col: str, time_col: str) 
     ----------
     given : mapping or frame
         ``{"meter-7": {"time": […], "values": {"y": […]}}}``, or anything that gives a column for its name (a dict of
-        arrays, a frame of pandas or polars, a pyarrow table): an id, a time, and one column per channel.
+        arrays, a frame of pandas or polars, a pyarrow table): an id, a time, one column per channel, and those beside
+        the channels; of static columns, the first row of a stream counts.
     contract : Contract
     id_col, time_col : str
         Names of these columns.
@@ -44,16 +47,29 @@ def read_history(given: Any, *, contract: Contract, id_col: str, time_col: str) 
         )
     ids = _column(given, id_col)
     stamps = np.array(native_stamps(_column(given, time_col), stream="of the history", contract=contract), np.int64)
-    values = {name: _column(given, name) for name in contract.channels}
+    layout = contract.row_layout
+    names = [*contract.channels, *(column.name for column in layout.columns)]
+    values = {name: _column(given, name) for name in names}
     together = read_rows({"values": values}, stream="of the history", contract=contract).values
+    static = {column.name: _column(given, column.name) for column in layout.static}
     if not len(ids) == len(stamps) == len(together):
         raise ColumnError(
             f"the history's columns have {len(ids)}, {len(stamps)} and {len(together)} rows. Give one length."
         )
-    return _by_stream(ids, stamps, together)
+    by_name, first = _by_stream(ids, stamps, together)
+    if not static:
+        return by_name
+    given = [{name: column[i] for name, column in static.items()} for i in first]
+    return {
+        name: replace(rows, static=read_static(one, layout, stream=name))
+        for (name, rows), one in zip(by_name.items(), given, strict=True)
+    }
 
 
-def _by_stream(ids: NDArray[Any], stamps: NDArray[np.int64], values: NDArray[np.float32]) -> dict[StreamName, Rows]:
+def _by_stream(
+    ids: NDArray[Any], stamps: NDArray[np.int64], values: NDArray[np.float32]
+) -> tuple[dict[StreamName, Rows], list[int]]:
+    """Give the rows of each stream in order of time, and the place of one row of each."""
     known, first, number = np.unique(
         ids.astype(str) if ids.dtype == object else ids, return_index=True, return_inverse=True
     )
@@ -67,7 +83,7 @@ def _by_stream(ids: NDArray[Any], stamps: NDArray[np.int64], values: NDArray[np.
             values[mine], stamps[mine].tolist()
         )
         begin = end
-    return out
+    return out, first.tolist()
 
 
 def _column(frame: Any, name: str) -> NDArray[Any]:

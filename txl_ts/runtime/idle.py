@@ -11,7 +11,7 @@ import numpy as np
 from txl_ts.errors import ParameterError
 from txl_ts.runtime.contract import Contract
 from txl_ts.runtime.fleet import Fleet
-from txl_ts.runtime.names import StreamName
+from txl_ts.runtime.names import LaneName
 
 _NS = {"ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9, "d": 86_400 * 10**9, "w": 7 * 86_400 * 10**9}
 
@@ -50,7 +50,7 @@ def newest(fleet: Fleet) -> int | None:
         return int(fleet.table.last[lanes].max()) if len(lanes) else None
 
 
-def idle_streams(fleet: Fleet, *, before: int) -> list[StreamName]:
+def idle_streams(fleet: Fleet, *, before: int) -> list[LaneName]:
     """Name the streams whose last row is older than a stamp."""
     with fleet.lock:
         names, lanes = list(fleet.lanes), np.fromiter(fleet.lanes.values(), np.int64, len(fleet.lanes))
@@ -61,7 +61,7 @@ def idle_streams(fleet: Fleet, *, before: int) -> list[StreamName]:
         ]
 
 
-def least_used(fleet: Fleet, n: int) -> list[StreamName]:
+def least_used(fleet: Fleet, n: int) -> list[LaneName]:
     """Name the ``n`` streams with a lane that were used longest ago."""
     with fleet.lock:
         names, lanes = list(fleet.lanes), np.fromiter(fleet.lanes.values(), np.int64, len(fleet.lanes))

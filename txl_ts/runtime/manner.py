@@ -50,10 +50,10 @@ def _agrees(manner: Manner) -> bool:
     lanes = store.take(n)
     store.scatter(lanes, state)
     desk = Desk(manner, width=n)
-    shape = (n, contract.horizon, len(contract.channels), len(contract.quantiles))
+    shape = (n, *contract.answer_shape)
     y, thrown = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
     for turn in range(_ROWS):
-        x = rng.normal(size=(n, len(contract.channels))).astype(np.float32)
+        x = rng.normal(size=(n, contract.layout.width)).astype(np.float32)
         x[0, 0] = np.nan if turn == 1 else x[0, 0]
         start = np.zeros(n, np.int32)
         start[-1] = turn == 3
@@ -63,7 +63,7 @@ def _agrees(manner: Manner) -> bool:
         order = np.arange(n)[:: -1 if turn % 2 else 1].copy()
         pending = desk.row(store, lanes[order], x[order], start[order], is_anew=bool(start.any()), y=y)
         pending.commit(store, manner.ring)
-        feed = {"x": x[order, None], "start": start[order, None]}
+        feed: dict[str, NDArray[Any]] = contract.layout.feed(x[order, None]) | {"start": start[order, None]}
         feed |= {name: array[order] for name, array in zip(contract.inputs, state, strict=True)}
         wanted, *after = manner.steps.run(feed)
         state = [array[order] for array in after]  # the order is its own inverse
@@ -79,7 +79,8 @@ def _made_up(steps: Steps, rng: np.random.Generator, n: int) -> list[NDArray[Any
     assert ring is not None
     state: list[NDArray[Any]] = [np.zeros((n, *spec.shape), spec.dtype) for spec in contract.specs]
     for _ in range(3):
-        feed = {"x": rng.normal(size=(n, 1, len(contract.channels))).astype(np.float32)}
+        feed: dict[str, NDArray[Any]] = {}
+        feed |= contract.layout.feed(rng.normal(size=(n, 1, contract.layout.width)).astype(np.float32))
         feed |= {"start": np.zeros((n, 1), np.int32)} | dict(zip(contract.inputs, state, strict=True))
         state = list(steps.run(feed))[1:]
     for i in ring.axes:

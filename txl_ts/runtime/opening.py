@@ -27,13 +27,18 @@ def open_fleet(
     """
     if isinstance(model, bytes):
         engine = Engine(model, where="the graph", providers=providers, threads=threads, cuda_graph=cuda_graph)
-        return Fleet(manner_of(engine, where="the graph"), stays_on_device=engine.device != "cpu")
+        return Fleet(manner_of(engine, where="the graph"), stays_on_device=_stays(engine))
     where, data = _read(model)
     engine = Engine(data, where=where, providers=providers, threads=threads, cuda_graph=cuda_graph)
     one = None
     if engine.contract.fixed is None:
         one = _one_row(Path(where), engine, providers=providers, threads=threads, cuda_graph=cuda_graph)
-    return Fleet(manner_of(engine, where=where), one, stays_on_device=engine.device != "cpu")
+    return Fleet(manner_of(engine, where=where), one, stays_on_device=_stays(engine))
+
+
+def _stays(engine: Engine) -> bool:
+    """What a detector says is put together on the host."""
+    return engine.device != "cpu" and not engine.contract.is_detector
 
 
 def fleet_of(steps: Steps) -> Fleet:

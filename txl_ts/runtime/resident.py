@@ -36,9 +36,10 @@ class Resident:
     def __init__(self, engine: Engine, lanes: Lanes, state: list[NDArray[Any]]) -> None:
         contract, n = engine.contract, len(lanes)
         self.lanes, self._is_second = lanes, False
-        self._x = engine.on_device(np.zeros((n, 1, len(contract.channels)), np.float32))
+        self._layout, self._host = contract.layout, contract.layout.buffers(n)
+        self._inputs = {name: engine.on_device(array) for name, array in self._host.items()}
         self._start = engine.on_device(np.zeros((n, 1), np.int32))
-        shape = (n, 1, contract.horizon, len(contract.channels), len(contract.quantiles))
+        shape = (n, 1, contract.horizon, contract.layout.n_channels, len(contract.quantiles))
         self._y = engine.on_device(np.zeros(shape, np.float32))
         self._sets = [[engine.on_device(array) for array in state], [engine.on_device(array) for array in state]]
         self._calls = [self._bound(engine, *pair) for pair in (self._sets, self._sets[::-1])]
@@ -46,12 +47,14 @@ class Resident:
     def _bound(self, engine: Engine, past: list[Any], present: list[Any]) -> Callable[[], None]:
         """Each direction has addresses of its own, and so a CUDA graph of its own; no buffer is read and written."""
         contract = engine.contract
-        inputs = {"x": self._x, "start": self._start} | dict(zip(contract.inputs, past, strict=True))
+        inputs = self._inputs | {"start": self._start} | dict(zip(contract.inputs, past, strict=True))
         return engine.bind_device(inputs, {"y": self._y} | dict(zip(contract.outputs, present, strict=True)))
 
     def row(self, x: NDArray[np.float32], start: NDArray[np.int32]) -> NDArray[np.float32]:
         """Run one row of each lane into the other set and give y; nothing has moved on until :meth:`commit`."""
-        self._x.update_inplace(np.ascontiguousarray(x[:, None], np.float32))
+        self._layout.write(self._host, len(x), x)
+        for name, array in self._host.items():
+            self._inputs[name].update_inplace(array)
         self._start.update_inplace(np.ascontiguousarray(start[:, None], np.int32))
         self._calls[self._is_second]()
         y: NDArray[np.float32] = self._y.numpy()[:, 0]

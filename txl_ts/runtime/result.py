@@ -29,12 +29,21 @@ class StepResult:
     status : {"ok", "warming_up", "missing"}
         ``"missing"`` if the last row lacks a value; else ``"warming_up"`` until the look-back and one layer's memory
         are filled: the forecast is valid, but knows less than it will.
+    scores, p_values : float32 array of shape (T,)
+        Of a detector: how unusual each row was, by what had been said before it; NaN where that cannot be told.
+    sensor_parts : float32 array of shape (T, C)
+        What each channel has to do with it. Forecasters have none of the three: AttributeError.
     """
 
-    __slots__ = ("_contract", "_last", "forecasts", "status")
+    __slots__ = ("_contract", "_last", "forecasts", "p_values", "scores", "sensor_parts", "status")
 
-    def __init__(self, forecasts: NDArray[np.float32], status: Status, last: int | None, contract: Contract) -> None:
-        self.forecasts, self.status, self._last, self._contract = forecasts, status, last, contract
+    def __init__(self, answer: NDArray[np.float32], status: Status, last: int | None, contract: Contract) -> None:
+        """``answer`` is of shape (T, h, C, Q), with a step more of a detector; see ``runtime.engine.joined``."""
+        self.status, self._last, self._contract = status, last, contract
+        if contract.is_detector:
+            said, answer = answer[:, -1], answer[:, :-1]
+            self.sensor_parts, self.scores, self.p_values = said[..., 0], said[:, 0, 1], said[:, 0, 2]
+        self.forecasts = answer[:, :, 0] if len(contract.channels) == 1 else answer
 
     def __repr__(self) -> str:
         return f"StepResult(forecasts of shape {self.forecasts.shape}, status={self.status!r}, times={self.times!r})"
@@ -62,6 +71,27 @@ class StepResult:
         """Median from the last row, (h,), or (h, C) with several channels."""
         return self.quantiles[..., self.levels.index(0.5)]
 
+    @property
+    def score(self) -> float:
+        """Of a detector: how unusual the last row was; NaN if that cannot be told."""
+        return float(self.scores[-1])
+
+    @property
+    def p_value(self) -> float:
+        """Of a detector: share of normal rows that score as high as the last one."""
+        return float(self.p_values[-1])
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Of a detector: the part of each channel in the last row's score; channels without a value have none."""
+        parts = zip(self._contract.channels, self.sensor_parts[-1].tolist(), strict=True)
+        return {name: part for name, part in parts if part == part}
+
+    @property
+    def alarm(self) -> bool:
+        """Of a detector: the last row's p-value is at most the level of its budget."""
+        return bool(self.p_values[-1] <= np.float32(self._contract.alpha))
+
 
 class StepColumns:
     """Forecasts of many streams, one row each, as arrays.
@@ -74,21 +104,40 @@ class StepColumns:
         Quantiles of the next h steps, in the user's units; NaN before a stream's first value.
     status : array of str, shape (n,)
         As :attr:`StepResult.status`.
+    score, p_value, alarm : array of shape (n,)
+        Of a detector, as those of :class:`StepResult`.
+    parts : float32 array of shape (n, C)
     """
 
-    __slots__ = ("_codes", "_contract", "_last", "_timed", "names", "quantiles")
+    __slots__ = (
+        "_codes",
+        "_contract",
+        "_last",
+        "_timed",
+        "alarm",
+        "names",
+        "p_value",
+        "parts",
+        "quantiles",
+        "score",
+    )
 
     def __init__(
         self,
         names: list[str | int],
-        quantiles: NDArray[np.float32],
+        answer: NDArray[np.float32],
         codes: NDArray[np.int64],
         last: NDArray[np.int64],
         timed: NDArray[np.bool_],
         contract: Contract,
     ) -> None:
-        self.names, self.quantiles, self._codes = names, quantiles, codes
+        self.names, self._codes = names, codes
         self._last, self._timed, self._contract = last, timed, contract
+        if contract.is_detector:
+            said, answer = answer[:, -1], answer[:, :-1]
+            self.parts, self.score, self.p_value = said[..., 0], said[:, 0, 1], said[:, 0, 2]
+            self.alarm = self.p_value <= np.float32(contract.alpha)
+        self.quantiles = answer[:, :, 0] if len(contract.channels) == 1 else answer
 
     def __len__(self) -> int:
         return len(self.names)

@@ -19,12 +19,13 @@ from txl_ts.runtime.files import Saved, load_streams, save_streams
 from txl_ts.runtime.fleet import Answer, Fleet
 from txl_ts.runtime.history import read_history
 from txl_ts.runtime.metrics import Counters, prometheus
-from txl_ts.runtime.names import StreamName, checked_name
+from txl_ts.runtime.names import StreamName, checked_name, stream_of, unknown_stream
 from txl_ts.runtime.opening import open_fleet
 from txl_ts.runtime.result import STATUSES, StepColumns, StepResult
 from txl_ts.runtime.rows import Rows
 from txl_ts.runtime.swap import Event
 from txl_ts.runtime.swapping import Swapping
+from txl_ts.runtime.targets import gathered, lanes_of, spread
 from txl_ts.runtime.turns import Turns
 from txl_ts.runtime.verify import verify
 
@@ -106,7 +107,7 @@ class StreamSession(Swapping):
     def streams(self) -> tuple[StreamName, ...]:
         """Names of the streams, in the order in which they began."""
         with self._fleet.lock:
-            return self._fleet.names
+            return tuple(dict.fromkeys(map(stream_of, self._fleet.names)))
 
     @property
     def state_nbytes(self) -> int:
@@ -126,6 +127,11 @@ class StreamSession(Swapping):
             (nanoseconds since 1970, if the model's times are datetimes), datetime64 (UTC, if the model has a zone) or
             datetimes. None, NaN and infinities are missing values.
 
+            Columns beside the target stand with it in ``values``, categories as they were fitted (any other counts as
+            not known). ``"futr"`` tells what is known ahead of the last row, ``{"temp": [21.5, 22.0]}`` with up to h
+            values, or of each row, with a sequence for each; what is not given is not known. ``"static"`` tells what
+            is static of a stream, with its first row.
+
         Returns
         -------
         dict of stream name to StepResult
@@ -139,7 +145,7 @@ class StreamSession(Swapping):
             If values do not fit the contract. In all cases no stream was changed.
         """
         columns, answer, contract, codes = self._take(lambda c: read_mapping(rows, contract=c), wants_all=True)
-        y = answer.y[:, :, 0] if len(contract.channels) == 1 else answer.y
+        y = answer.y
         lasts: list[Any] = answer.last.tolist()
         if not answer.timed.all():
             lasts = [last if timed else None for last, timed in zip(lasts, answer.timed.tolist(), strict=True)]
@@ -149,10 +155,13 @@ class StreamSession(Swapping):
             for name, one, code, last in zip(columns.names, y[:, None], codes.tolist(), lasts, strict=True)
         }
         for i, forecasts in answer.several.items():
-            out[columns.names[i]].forecasts = forecasts[:, :, 0] if len(contract.channels) == 1 else forecasts
+            name = columns.names[i]
+            out[name] = StepResult(forecasts, out[name].status, lasts[i], contract)
         return out
 
-    def step_many(self, names: Sequence[Any], values: Any, times: Any = None) -> StepColumns:
+    def step_many(
+        self, names: Sequence[Any], values: Any, times: Any = None, *, futr: Any = None, static: Any = None
+    ) -> StepColumns:
         """Take in one row of each of many streams, as arrays: a tenth of the time that ``step`` takes beside the graph.
 
         Parameters
@@ -160,9 +169,14 @@ class StreamSession(Swapping):
         names : sequence of stream name, of length n
             Distinct.
         values : array of shape (n, C), or (n,) with one channel
-            NaN where missing.
+            NaN where missing. Columns beside the target follow the channels, in the contract's order; categories are
+            codes, from 1 on in the contract's order.
         times : one time, or array of shape (n,), optional
             As in :meth:`step`; datetime64[ns] and int64 are fastest.
+        futr : array of shape (n, h, number of columns known ahead), optional
+            What is known of the rows ahead.
+        static : array of shape (n, number of static columns), optional
+            Needed where a stream begins.
 
         Returns
         -------
@@ -175,10 +189,9 @@ class StreamSession(Swapping):
             As :meth:`step`; no stream was changed.
         """
         columns, answer, contract, codes = self._take(
-            lambda c: read_columns(names, values, times, contract=c), wants_all=False
+            lambda c: read_columns(names, values, times, contract=c, futr=futr, static=static), wants_all=False
         )
-        y = answer.y[:, :, 0] if len(contract.channels) == 1 else answer.y
-        return StepColumns(columns.names, y, codes, answer.last, answer.timed, contract)
+        return StepColumns(columns.names, answer.y, codes, answer.last, answer.timed, contract)
 
     def warm(self, history: Any, *, id_col: str = "unique_id", time_col: str = "ds") -> int:
         """Fill memories from history: the rows are walked as ``step`` walks them, many at once, without results.
@@ -203,9 +216,10 @@ class StreamSession(Swapping):
         """
         by_name = read_history(history, contract=self.contract, id_col=id_col, time_col=time_col)
         batches = [list(by_name)[first : first + _WARM_BATCH] for first in range(0, len(by_name), _WARM_BATCH)]
-        with self._turns.of(by_name):
+        contract = self.contract
+        with self._turns.of([lane for name in by_name for lane in lanes_of(name, contract)]):
             for batch in batches:
-                self._fleet.check(_columns_of(by_name, batch, self.contract))
+                self._fleet.check(spread(_columns_of(by_name, batch, contract), contract))
         for batch in batches:
             self._take(partial(_columns_of, by_name, batch), wants_all=False)
         return sum(len(rows.values) for rows in by_name.values())
@@ -216,11 +230,13 @@ class StreamSession(Swapping):
         began = time.perf_counter()
         try:
             columns = read(self.contract)
-            with self._turns.of(columns.names):
+            lanes = spread(columns, self.contract)
+            with self._turns.of(lanes.names):
                 fleet = self._fleet
-                answer = fleet.take(columns, wants_all=wants_all)
+                answer = fleet.take(lanes, wants_all=wants_all)
                 if self._shadow is not None:
-                    self._shadow.follow(Event(columns), answer, fleet.contract)
+                    self._shadow.follow(Event(lanes), answer, fleet.contract)
+            answer = gathered(answer, fleet.contract)
         except TxlError as error:
             self._counters.refused(error)
             raise
@@ -241,7 +257,7 @@ class StreamSession(Swapping):
     # -- streams ----------------------------------------------------------------------------------------------------
 
     def reset(self, name: StreamName) -> None:
-        """Make a stream forget all, its times too; it begins with its next row.
+        """Make a stream forget all but what is static of it, its times too; it begins with its next row.
 
         Raises
         ------
@@ -271,13 +287,24 @@ class StreamSession(Swapping):
         self._do("copy", checked_name(name), checked_name(new))
 
     def _do(self, call: str, *names: StreamName) -> None:
-        with self._turns.of(names):
-            getattr(self._fleet, call)(*names)
-            if self._shadow is not None:
-                self._shadow.follow(Event(call=call, names=names))
+        contract = self.contract
+        by_lane = list(zip(*(lanes_of(name, contract) for name in names), strict=True))
+        with self._turns.of([lane for lanes in by_lane for lane in lanes]):
+            known = set(self._fleet.names)
+            if contract.targets:  # a stream may lack a lane: series of an estimator may lack a target
+                by_lane = [lanes for lanes in by_lane if lanes[0] in known]
+                if not by_lane:
+                    raise unknown_stream(names[0], known)
+                if any(lane in known for name in names[1:] for lane in lanes_of(name, contract)):
+                    raise StateError(f"there is a stream {names[1]!r} already. Close it first, or take another name.")
+            for lanes in by_lane:
+                getattr(self._fleet, call)(*lanes)
+                if self._shadow is not None:
+                    self._shadow.follow(Event(call=call, names=lanes))
 
     def _evict(self, answer: Answer) -> None:
-        fleet, n = self._fleet, 0
+        fleet, gone = self._fleet, set()
+        most = None if self._max_streams is None else self._max_streams * max(1, len(self.contract.targets))
         if self._idle is not None and answer.timed.any():
             newest = int(answer.last[answer.timed].max())
             if self._swept_at is None or newest - self._swept_at > self._idle // 8:
@@ -288,13 +315,14 @@ class StreamSession(Swapping):
                             self._fleet.close(name)
                             if self._shadow is not None:
                                 self._shadow.follow(Event(call="close", names=(name,)))
-                            n += 1
-        if self._max_streams is not None and (excess := len(fleet.lanes) - self._max_streams) > 0:
-            for name in eviction.least_used(fleet, max(excess, self._max_streams // 16)):
+                            gone.add(stream_of(name))
+        if most is not None and (excess := len(fleet.lanes) - most) > 0:
+            for name in eviction.least_used(fleet, max(excess, most // 16)):
                 with self._turns.of([name]):
-                    n += name in fleet.lanes and fleet.pack(name)
-        if n:
-            self._counters.evicted(n)
+                    if name in fleet.lanes and fleet.pack(name):
+                        gone.add(stream_of(name))
+        if gone:
+            self._counters.evicted(len(gone))
 
     # -- files ------------------------------------------------------------------------------------------------------
 
@@ -364,7 +392,8 @@ class StreamSession(Swapping):
             last 10,000 values or so that lay inside the outer quantiles forecast one step before.
         """
         fleet = self._fleet
-        return self._counters.read(n_streams=len(fleet.lanes) + len(fleet.packed), n_packed=len(fleet.packed))
+        packed = set(map(stream_of, fleet.packed))
+        return self._counters.read(n_streams=len({*map(stream_of, fleet.lanes), *packed}), n_packed=len(packed))
 
     def metrics_text(self) -> str:
         """Give :meth:`metrics` in the text format of Prometheus."""
@@ -380,7 +409,7 @@ def _columns_of(by_name: Mapping[StreamName, Rows], batch: list[StreamName], con
     n = len(batch)
     return Columns(
         batch,
-        np.zeros((n, len(contract.channels)), np.float32),
+        np.zeros((n, contract.row_layout.width), np.float32),
         np.zeros(n, np.int64),
         np.zeros(n, bool),
         {i: by_name[name] for i, name in enumerate(batch)},

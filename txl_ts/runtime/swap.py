@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from txl_ts.errors import StateError, TxlError
 from txl_ts.runtime.columns import Columns
 from txl_ts.runtime.contract import Contract
 from txl_ts.runtime.fleet import Answer, Fleet
-from txl_ts.runtime.names import StreamName
+from txl_ts.runtime.names import LaneName
 from txl_ts.runtime.plan import Place
 from txl_ts.runtime.rows import Rows
 
@@ -35,7 +35,7 @@ class Event:
 
     columns: Columns | None = None
     call: str = ""
-    names: tuple[StreamName, ...] = ()
+    names: tuple[LaneName, ...] = ()
 
     def on(self, fleet: Fleet) -> None:
         """Do it again."""
@@ -149,17 +149,22 @@ def check_alike(old: Contract, new: Contract) -> None:
     Raises
     ------
     StateError
-        If channels or the grid of time differ.
+        If channels, the columns beside them or the grid of time differ.
     """
-    for name in ("channels", "freq", "is_datetime", "zone", "step"):
+    for name in ("channels", "targets", "freq", "is_datetime", "zone", "step"):
         here, there = getattr(old, name), getattr(new, name)
         if here != there:
             raise StateError(
                 f"the new model has {name}={there!r}, the streams have {here!r}. Open a session of its own for it."
             )
+    if old.layout != new.layout and not (old.layout.is_plain and new.layout.is_plain):
+        raise StateError(
+            "the new model has other columns beside the target, other categories or another horizon: the rows that "
+            "were kept of the streams cannot be walked by it. Open a session of its own, and warm it with history."
+        )
 
 
-def build(fleet: Fleet, kept: Mapping[StreamName, tuple[Place, Rows]], history: Mapping[StreamName, Rows]) -> int:
+def build(fleet: Fleet, kept: Mapping[LaneName, tuple[Place, Rows]], history: Mapping[LaneName, Rows]) -> int:
     """Let an empty fleet walk the history of streams and the rows that were kept of them; gives the number of rows."""
     names, n_rows = list(kept), 0
     for first in range(0, len(names), _BATCH):
@@ -167,11 +172,11 @@ def build(fleet: Fleet, kept: Mapping[StreamName, tuple[Place, Rows]], history: 
         rows = {name: _joined(*kept[name], history.get(name)) for name in batch}
         for name in batch:
             if not len(rows[name].values):
-                fleet.begin(name)
+                fleet.begin(name, static=kept[name][0].static)
         batch = [name for name in batch if len(rows[name].values)]
         n = len(batch)
         odd = {i: rows[name] for i, name in enumerate(batch)}
-        values = np.zeros((n, len(fleet.contract.channels)), np.float32)
+        values = np.zeros((n, fleet.contract.layout.width), np.float32)
         fleet.take(Columns(batch, values, np.zeros(n, np.int64), np.zeros(n, bool), odd), wants_all=False)
         for name in batch:
             _put_in_time(fleet, name, kept[name][0])
@@ -183,20 +188,22 @@ def _joined(place: Place, kept: Rows, history: Rows | None) -> Rows:
     """Put the kept rows behind the history, which may reach into them."""
     if history is None or not len(history.values):
         return kept
+    history = replace(history, static=history.static or place.static)
     if history.stamps is None or place.last is None:
         return history  # by agreement it ends where the swap begins
     stamps = np.array(history.stamps, np.int64)
     if kept.stamps is None:
         is_early = stamps <= place.last
-        return Rows(history.values[is_early], stamps[is_early].tolist())
+        return replace(history, values=history.values[is_early], stamps=stamps[is_early].tolist())
     is_early = stamps < kept.stamps[0]
-    return Rows(np.concatenate([history.values[is_early], kept.values]), stamps[is_early].tolist() + kept.stamps)
+    values = np.concatenate([history.values[is_early], kept.values])
+    return replace(history, values=values, stamps=stamps[is_early].tolist() + kept.stamps)
 
 
-def _put_in_time(fleet: Fleet, name: StreamName, old: Place) -> None:
+def _put_in_time(fleet: Fleet, name: LaneName, old: Place) -> None:
     """Give a stream its times where it walked rows without."""
     lane = fleet.lanes[name]
     place, step = fleet.table.place(lane), fleet.contract.step
     if place.last is None and old.last is not None:
         origin = old.origin if step is None else old.last - (place.n_rows - 1) * step
-        fleet.table.put(lane, Place(place.n_rows, origin, old.last))
+        fleet.table.put(lane, replace(place, origin=origin, last=old.last))

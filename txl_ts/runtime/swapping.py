@@ -9,9 +9,10 @@ from txl_ts.errors import StateError
 from txl_ts.runtime.contract import Contract
 from txl_ts.runtime.fleet import Fleet
 from txl_ts.runtime.history import read_history
-from txl_ts.runtime.names import StreamName
+from txl_ts.runtime.names import LaneName, stream_of
 from txl_ts.runtime.rows import Rows
 from txl_ts.runtime.swap import MOST_ROWS, Shadow, build, check_alike
+from txl_ts.runtime.targets import spread_history
 from txl_ts.runtime.turns import Turns
 
 
@@ -81,9 +82,10 @@ class Swapping:
         try:
             fleet = self._open(model)
             check_alike(self.contract, fleet.contract)
-            by_name: dict[StreamName, Rows] = {}
+            by_name: dict[LaneName, Rows] = {}
             if history is not None:
-                by_name = read_history(history, contract=fleet.contract, id_col=id_col, time_col=time_col)
+                rows = read_history(history, contract=fleet.contract, id_col=id_col, time_col=time_col)
+                by_name = spread_history(rows, fleet.contract)
             n_rows = build(fleet, kept, by_name)
             follower.fleet = fleet
             follower.walk_journal()
@@ -96,9 +98,9 @@ class Swapping:
             with self._turns.of_all():
                 self._shadow = None
             raise
-        without = sum(not len(rows.values) and name not in by_name for name, (_, rows) in kept.items())
-        seconds = time.perf_counter() - began
-        return {"streams": len(kept), "rows": n_rows, "seconds": seconds, "without_history": without}
+        without = {stream_of(n) for n, (_, rows) in kept.items() if not len(rows.values) and n not in by_name}
+        n_streams, seconds = len(set(map(stream_of, kept))), time.perf_counter() - began
+        return {"streams": n_streams, "rows": n_rows, "seconds": seconds, "without_history": len(without)}
 
     def shadow_report(self) -> dict[str, Any]:
         """Compare the new model with the old one over the rows since ``swap(…, shadow=True)``.

@@ -27,9 +27,12 @@ class Table:
         Number of the call that used the lane last.
     low, high : float32 array of shape (lanes, C)
         Outer quantiles that were forecast for the next row; NaN if there are none.
+    static : float32 array of shape (lanes, S)
+        What is static of the streams, where ``described``.
+    described : bool array
     """
 
-    def __init__(self, *, n_channels: int) -> None:
+    def __init__(self, *, n_channels: int, n_static: int = 0) -> None:
         self.n_rows = np.zeros(0, np.int64)
         self.origin = np.zeros(0, np.int64)
         self.last = np.zeros(0, np.int64)
@@ -37,6 +40,8 @@ class Table:
         self.used = np.zeros(0, np.int64)
         self.low = np.zeros((0, n_channels), np.float32)
         self.high = np.zeros((0, n_channels), np.float32)
+        self.static = np.zeros((0, n_static), np.float32)
+        self.described = np.zeros(0, bool)
 
     def make_room(self, n: int) -> None:
         """Let there be at least ``n`` lanes."""
@@ -46,15 +51,19 @@ class Table:
 
     def place(self, lane: int) -> Place:
         """Say where one lane stands."""
+        static = tuple(self.static[lane].tolist()) if self.described[lane] else None
         if not self.timed[lane]:
-            return Place(int(self.n_rows[lane]))
-        return Place(int(self.n_rows[lane]), int(self.origin[lane]), int(self.last[lane]))
+            return Place(int(self.n_rows[lane]), static=static)
+        return Place(int(self.n_rows[lane]), int(self.origin[lane]), int(self.last[lane]), static)
 
     def put(self, lane: int, place: Place) -> None:
         """Let one lane stand elsewhere; what was forecast for it is forgotten."""
         self.n_rows[lane], self.timed[lane] = place.n_rows, place.last is not None
         self.origin[lane], self.last[lane] = place.origin or 0, place.last or 0
         self.low[lane] = self.high[lane] = np.nan
+        self.described[lane] = place.static is not None
+        if place.static is not None:
+            self.static[lane] = place.static
 
     def puts(self, lanes: Lanes, places: list[Place]) -> None:
         """Let lanes stand elsewhere."""

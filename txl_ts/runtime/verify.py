@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from txl_ts.errors import ExportError
 from txl_ts.runtime.columns import Columns
+from txl_ts.runtime.contract import Contract
 from txl_ts.runtime.fleet import Fleet
-from txl_ts.runtime.names import StreamName
+from txl_ts.runtime.names import LaneName
+from txl_ts.runtime.plan import completed
 from txl_ts.runtime.rows import Rows
 
 State = dict[str, NDArray[Any]]
 BATCHES = (1, 2, 7)
 
 
-class Step(Protocol):
-    """A model as a function of numpy arrays; what it returns may be anything that numpy reads."""
-
-    def __call__(self, x: NDArray[np.float32], state: State, /) -> tuple[Any, Mapping[str, Any]]:
-        """Give y (B, T, h, C, Q) and the new state for x (B, T, C) and the state."""
-        ...
-
-
 def verify(
     empty: Callable[[], Fleet],
-    fn: Step,
+    fn: Callable[..., tuple[Any, Mapping[str, Any]]],
     *,
     init: Callable[[int], Mapping[str, Any]] | None = None,
     bound: float = 1e-5,
@@ -44,7 +38,8 @@ def verify(
     empty : callable
         Gives a fleet without streams.
     fn : callable (x, state) -> (y, state)
-        Takes float32 (B, T, C) and a dict of arrays with lanes on axis 0; both are numpy arrays. A torch model is
+        Takes float32 (B, T, C) and a dict of arrays with lanes on axis 0; both are numpy arrays. Where the graph has
+        inputs beside the channels, a third argument is a dict of these. A torch model is
         wrapped: ``lambda x, s: model(torch.from_numpy(x), {k: torch.from_numpy(v) for k, v in s.items()})``
         under ``torch.inference_mode()``.
     init : callable (n_lanes) -> state, optional
@@ -63,10 +58,12 @@ def verify(
     for n in BATCHES:
         rng = np.random.default_rng([seed, n])
         fleet = empty()
+        contract, row = fleet.contract, 1
+        static: Any = [tuple(one) for one in rng.normal(size=(n, len(contract.layout.static))).tolist()]
         fresh = init or _zeros(fleet)
         state = _arrays(fresh(n))
         for turn, length in enumerate(_lengths(fleet)):
-            x = rng.normal(size=(n, length, len(fleet.contract.channels))).cumsum(1).astype(np.float32)
+            x = rng.normal(size=(n, length, contract.layout.width)).cumsum(1).astype(np.float32)
             x[rng.random(x.shape) < 0.1] = np.nan
             if turn == 4:
                 lane = int(rng.integers(n))
@@ -74,8 +71,11 @@ def verify(
                 for name, array in _arrays(fresh(1)).items():
                     state[name][lane] = array[0]
             order = rng.permutation(n)
-            mine = _stepped(fleet, order.tolist(), x)
-            theirs, after = fn(x, state)
+            stamps = None if contract.clock is None else [(row + i) * (contract.step or 0) for i in range(length)]
+            rows = [Rows(x[lane], stamps, static[lane] if contract.layout.static else None) for lane in range(n)]
+            row += length
+            mine = _stepped(fleet, order.tolist(), rows)
+            theirs, after = _called(fn, rows, state, contract)
             state = _arrays(after)
             wanted = np.asarray(theirs)
             worst = max(worst, _error(mine, wanted, f"{n} streams, call {turn} of {length} rows, seed {seed}"))
@@ -94,15 +94,30 @@ def _lengths(fleet: Fleet) -> list[int]:
     return [1, 1, 3, beyond, 1, 1, 5, 1]
 
 
-def _stepped(fleet: Fleet, order: list[int], x: NDArray[np.float32]) -> NDArray[np.float32]:
-    n, length = x.shape[:2]
-    names: list[StreamName] = list(order)
-    odd = {i: Rows(x[lane], None) for i, lane in enumerate(order)} if length > 1 else {}
-    answer = fleet.take(Columns(names, x[order, -1], np.zeros(n, np.int64), np.zeros(n, bool), odd))
+def _stepped(fleet: Fleet, order: list[int], rows: list[Rows]) -> NDArray[np.float32]:
+    n, length = len(rows), len(rows[0].values)
+    names: list[LaneName] = list(order)
+    is_one = length == 1
+    last = np.stack([rows[lane].values[-1] for lane in order])
+    when = [(rows[lane].stamps or [0])[-1] for lane in order]
+    timed = np.array([rows[lane].stamps is not None for lane in order])
+    odd = {} if is_one else {i: rows[lane] for i, lane in enumerate(order)}
+    static = {i: one for i, lane in enumerate(order) if (one := rows[lane].static) is not None}
+    answer = fleet.take(Columns(names, last, np.array(when, np.int64), timed, odd, static))
     out = np.empty((n, length, *answer.y.shape[1:]), np.float32)
     for i, lane in enumerate(order):
-        out[lane] = answer.several[i] if odd else answer.y[i][None]
+        out[lane] = answer.y[i][None] if is_one else answer.several[i]
     return out
+
+
+def _called(fn: Any, rows: list[Rows], state: State, contract: Contract) -> tuple[Any, Mapping[str, Any]]:
+    """Call the function as the graph is called; what stands beside the channels is a third argument."""
+    stamps = rows[0].stamps
+    when = None if stamps is None else np.array(stamps, np.int64)
+    values = np.stack([completed(one.values, when, [one.static], stream="drawn", contract=contract) for one in rows])
+    feed = contract.layout.feed(values)
+    x = feed.pop("x")
+    return fn(x, state, feed) if feed else fn(x, state)
 
 
 def _error(mine: NDArray[np.float32], wanted: NDArray[Any], where: str) -> float:

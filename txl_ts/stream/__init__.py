@@ -5,7 +5,7 @@ from txl_ts.stream.channels import Channel
 from txl_ts.stream.files import from_arrays, restore, snapshot, to_arrays
 from txl_ts.stream.intake import Intake
 from txl_ts.stream.row import Row
-from txl_ts.stream.score import Score, Scorer, band_score
+from txl_ts.stream.score import Score, Scorer, Surprise
 from txl_ts.stream.statuses import STATUSES
 from txl_ts.stream.watch import Watch, Watched
 
@@ -20,9 +20,9 @@ __all__ = [
     "Score",
     "Scorer",
     "Seen",
+    "Surprise",
     "Watch",
     "Watched",
-    "band_score",
     "from_arrays",
     "restore",
     "snapshot",

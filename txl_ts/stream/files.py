@@ -160,7 +160,7 @@ def restore(watch: Watch, folder: str | PathLike[str]) -> dict[str | int, int]:
     bundle = load(where, role="stream-state", expected=expected)
     state = from_arrays(bundle.tensors["state"], where=where)
     beside = Watch(
-        watch.intake, watch.model, calibration=watch.calibration, alerts=watch.alerts
+        watch.intake, watch.model, score=watch.score, calibration=watch.calibration, alerts=watch.alerts
     )  # a state that does not fit must not cost the streams that are here
     try:
         check_form(state, FORM, where="the streams' document")

@@ -18,7 +18,7 @@ from txl_ts.stream.alerts import FORM as ALERTS_FORM
 from txl_ts.stream.intake import FORM as INTAKE_FORM
 from txl_ts.stream.intake import Intake, cloned
 from txl_ts.stream.row import Row
-from txl_ts.stream.score import Score, Scorer, band_score
+from txl_ts.stream.score import Score, Scorer, Surprise
 from txl_ts.stream.statuses import DRIFT, MISSING, REFUSED, WARMING_UP, heaviest
 
 REVISIONS = ("raise", "rewind")
@@ -27,7 +27,7 @@ _ALERTS_KEPT, _SCORES_KEPT = 32, 256
 _NOW = {
     "intake": INTAKE_FORM,
     "alerts": ALERTS_FORM,
-    "ahead": ({"quantiles": [[(float, None)]], "levels": [float], "is_warming": bool}, None),
+    "ahead": ({"score": ..., "is_warming": bool}, None),
     "at": (int, None),
     "calibration": ...,
     "alarmed": {str: [float]},
@@ -148,8 +148,8 @@ class Watch:
     model : object
         A ``StreamSession``, a ``LiveSession``, or what has their ``step``, ``reset``, ``copy``, ``close``, ``streams``.
         Its channels are the intake's columns.
-    score : callable
-        See :class:`txl_ts.stream.score.Scorer`.
+    score : Scorer, optional
+        See :class:`txl_ts.stream.score.Scorer`; by default a :class:`~txl_ts.stream.Surprise` one row ahead.
     calibration : object, optional
         Gives p-values and the level that alarms. Without it scores are given, and anomalies do not alert.
     alerts : Alerts, optional
@@ -176,7 +176,7 @@ class Watch:
         intake: Intake,
         model: Model,
         *,
-        score: Scorer = band_score,
+        score: Scorer | None = None,
         calibration: Calibration | None = None,
         alerts: Alerts | None = None,
         protect_memory: bool = False,
@@ -188,7 +188,8 @@ class Watch:
         check_choice("on_revision", on_revision, REVISIONS)
         if protect_memory and calibration is None:
             raise ParameterError("protect_memory=True needs a calibration: without one no row alarms.")
-        self.intake, self.model, self.score = intake, model, score
+        self.intake, self.model = intake, model
+        self.score: Scorer = Surprise() if score is None else score
         self.calibration, self.alerts = calibration, Alerts() if alerts is None else alerts
         self.protect_memory, self.score_while_warming = protect_memory, score_while_warming
         self.keeps_epochs = on_revision == "rewind"
@@ -336,13 +337,13 @@ class Watch:
         self._streams[name]["now"]["ahead"] = None
 
     def _note(self, name: StreamName, result: Any) -> None:
-        """Keep what was said about the next row."""
+        """Keep what was said about the next rows."""
         before = self._streams[name]["now"]["ahead"]
-        was_warming = before is None or before["is_warming"]
-        first = np.atleast_2d(np.asarray(result.quantiles[0], np.float32)).astype(np.float64)
+        state, was_warming = (self.score.open(), True) if before is None else (before["score"], before["is_warming"])
+        quantiles = np.asarray(result.quantiles, np.float32)
+        quantiles = quantiles[:, None] if quantiles.ndim == 2 else quantiles
         self._streams[name]["now"]["ahead"] = {
-            "quantiles": [[None if math.isnan(q) else q for q in column] for column in first.tolist()],
-            "levels": list(result.levels),
+            "score": self.score.note(quantiles, result.levels, state),
             # A result that says "missing" does not say whether it is warm.
             "is_warming": result.status == WARMING_UP or (result.status == MISSING and was_warming),
         }
@@ -354,11 +355,12 @@ class Watch:
         ahead = now["ahead"]
         if row.is_used:
             now["at"] = row.stamp
-            if ahead is None or ahead["is_warming"]:
-                statuses.append(WARMING_UP)
-            if ahead is not None and (self.score_while_warming or not ahead["is_warming"]):
-                quantiles = np.array(ahead["quantiles"], np.float64).astype(np.float32)  # None is NaN
-                score = self.score(row, ahead=quantiles, levels=tuple(ahead["levels"]))
+            is_warm = ahead is not None and self._is_warm(ahead)
+            statuses += [] if is_warm else [WARMING_UP]
+            if ahead is not None:
+                is_scored = is_warm or self.score_while_warming
+                score, state = self.score.step(row.values, ahead["score"], is_warm=is_scored)
+                now["ahead"] = {**ahead, "score": state}
         if self.calibration is not None and not math.isnan(score.value):
             p_value, has_drifted, now["calibration"] = self.calibration.step(score.value, now["calibration"])
             statuses += [DRIFT] if has_drifted else []
@@ -382,6 +384,11 @@ class Watch:
             alerts=tuple(alerts),
             revision=stream["n_revisions"],
         )
+
+    def _is_warm(self, ahead: Mapping[str, Any]) -> bool:
+        if self.score.warm_rows is None:
+            return not ahead["is_warming"]
+        return bool(ahead["score"]["n"] >= self.score.warm_rows)
 
     def _seen(self, row: Row, score: Score, p_value: float, statuses: Sequence[str]) -> dict[str, Seen]:
         seen: dict[str, Seen] = {}
@@ -568,20 +575,10 @@ class Watch:
             for now in (one["now"], *(epoch["now"] for epoch in one["epochs"])):
                 if self.calibration is not None:
                     self.calibration.check(now["calibration"])
-                self._check_ahead(now["ahead"])
+                if now["ahead"] is not None:
+                    self.score.check(now["ahead"]["score"], n_columns=len(self.intake.columns))
             streams[name] = cloned(one)
         return streams
-
-    def _check_ahead(self, ahead: Mapping[str, Any] | None) -> None:
-        if ahead is None:
-            return
-        sizes = {len(column) for column in ahead["quantiles"]}
-        if (
-            len(ahead["quantiles"]) != len(self.intake.columns)
-            or sizes != {len(ahead["levels"])}
-            or 0.5 not in ahead["levels"]
-        ):
-            raise ValueError("its forecasts are not of these channels and their levels")
 
 
 def _finite(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,200 @@
+"""A detector as a file: safetensors and JSON through :mod:`txl_ts.store`; and as a session, and a watch over it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import warnings
+from dataclasses import asdict
+from os import PathLike
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import torch
+
+from txl_ts import __version__
+from txl_ts.config import ModelConfig
+from txl_ts.detector_model import DetectorModel, SensorModel
+from txl_ts.errors import FileFormatError, ParameterError, TxlWarning
+from txl_ts.estimators import files, label_files
+from txl_ts.export.detector import detector_contract
+from txl_ts.live import LiveSession
+from txl_ts.runtime.watching import watch_over
+from txl_ts.state import array_table, graph_names, to_arrays
+from txl_ts.store import Bundle, Expected, load, save
+from txl_ts.stream import Watch
+from txl_ts.stream.score import Surprise
+
+if TYPE_CHECKING:
+    from txl_ts.estimators.detector import TXLAnomalyDetector
+
+    _D = TypeVar("_D", bound=TXLAnomalyDetector)
+
+CLASS = "TXLAnomalyDetector"
+_SCALERS = "normaliser."
+# The most sensors that a file may claim.
+_MOST_CHANNELS = 100_000
+
+
+def save_detector(path: str | PathLike[str], detector: TXLAnomalyDetector) -> None:
+    """Write weights, calibration, memories and parameters; see :meth:`TXLAnomalyDetector.save`."""
+    model = detector._model
+    arrays = {name: tensor.numpy() for name, tensor in model.core.state_dict().items()}
+    scalers = {name: array.astype(np.float64) for name, array in arrays.items() if name.startswith(_SCALERS)}
+    weights = {name: array for name, array in arrays.items() if name not in scalers}
+    params = detector.get_params(deep=False)
+    if not isinstance(params["random_state"], int | np.integer | None):
+        raise ParameterError(
+            f"random_state={params['random_state']!r} cannot be saved: it is a generator. "
+            "Set it to an integer with set_params(random_state=0) first; the fitted weights stay."
+        )
+    names = detector.feature_names_in_.tolist() if hasattr(detector, "feature_names_in_") else None
+    config = {
+        "class": CLASS,
+        "library": __version__,
+        "params": files._plain({name: _as_plain(value) for name, value in params.items()}),
+        "model": detector.config_.to_json(),
+        "surprise": model.surprise.to_json(),
+        "n_features_in": detector.n_features_in_,
+        "feature_names_in": names,
+        "named": detector._named,
+        "history": label_files._without_nan(asdict(detector.history_)),
+        "fit_seconds": detector.fit_seconds_,
+        "step_ns": detector._step_ns,
+        "block_len": detector.block_len_,
+        "contamination": detector.calibration_.budget.contamination,
+        "scores": [len(part) for part in detector._scores],
+    }
+    positions = {"names": None if detector._names is None else list(detector._names)}
+    state = to_arrays(detector._kept) if detector._names is not None else {}
+    state |= {"calibration": np.concatenate(detector._scores)}
+    save(path, Bundle("model", config, {"weights": weights, "scalers": scalers, "state": state}, positions))
+
+
+def load_detector(path: str | PathLike[str], cls: type[_D]) -> _D:
+    """Read what :func:`save_detector` wrote; see :meth:`TXLAnomalyDetector.load`."""
+    bundle = load(path, role="model", expected=_expected)
+    config, tensors = bundle.config, bundle.tensors
+    try:
+        out = cls(**{name: _from_plain(name, value) for name, value in config["params"].items()})
+        model = _empty_model(config)
+        arrays = tensors["weights"] | tensors["scalers"]
+        model.core.load_state_dict({name: torch.from_numpy(a.astype(np.float32)) for name, a in arrays.items()})
+        out._model, out.config_ = model.eval(), model.config
+        out.n_features_in_ = model.n_channels
+        if (columns := config["feature_names_in"]) is not None:
+            if len(columns) != model.n_channels or not all(type(column) is str for column in columns):
+                raise ValueError("feature_names_in must be one text per feature")
+            out.feature_names_in_ = np.array(columns, dtype=object)
+        out._named, out._names = bool(config["named"]), label_files._checked_names(bundle.positions["names"])
+        specs = model.state_specs() if out._names is not None else ()
+        kept = graph_names(spec.name for spec in specs)
+        out._kept = {spec.name: tensors["state"][name] for spec, name in zip(specs, kept, strict=True)}
+        out.history_ = files._history(label_files._with_nan(config["history"]))
+        out.fit_seconds_, out._step_ns, out.block_len_ = config["fit_seconds"], config["step_ns"], config["block_len"]
+        edges = np.cumsum(config["scores"])[:-1]
+        out._scores = np.split(tensors["state"]["calibration"], edges)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TxlWarning)  # said when it was fitted
+            out._take_calibration(out._calibrated(out._scores, config["contamination"], out._step_ns))
+        out._describe()
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise FileFormatError(
+            f"{os.fspath(path)!r} is a model file, but its config is not one that this version writes ({error!r}). "
+            "Save the model again with the version that reads it."
+        ) from error
+    return out
+
+
+def _as_plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _from_plain(name: str, value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _expected(config: dict[str, Any], positions: dict[str, Any]) -> Expected:
+    """Build the table of tensors from sizes alone, before any is read or made."""
+    with torch.device("meta"):
+        model = _empty_model(config)
+    table: dict[str, dict[str, tuple[tuple[int, ...], str]]] = {"weights": {}, "scalers": {}, "state": {}}
+    for name, tensor in model.core.state_dict().items():
+        part, dtype = ("scalers", "float64") if name.startswith(_SCALERS) else ("weights", "float32")
+        table[part][name] = (tuple(tensor.shape), dtype)
+    if positions["names"] is not None:
+        table["state"] = array_table(model.state_specs(), n_lanes=len(positions["names"]))
+    sizes = config["scores"]
+    if not all(type(n) is int and n >= 0 for n in sizes):
+        raise ValueError("scores must be counts")
+    table["state"]["calibration"] = ((sum(sizes),), "float64")
+    return table
+
+
+def _empty_model(config: dict[str, Any]) -> DetectorModel:
+    if config["class"] != CLASS:
+        raise FileFormatError(f"the file holds a {config['class']!r}, expected a {CLASS!r}.")
+    sizes, n = ModelConfig.from_json(config["model"]), config["n_features_in"]
+    independent = config["params"]["channels"] == "independent"
+    if type(n) is not int or not 0 < n <= _MOST_CHANNELS or sizes.n_channels != (1 if independent else n):
+        raise FileFormatError("the file's model is not of as many sensors as the file says.")
+    width = max(sizes.d_model, sizes.d_ff, sizes.mem_len)
+    inputs = sizes.n_channels * (2 * sizes.patch_len + 3 + sizes.lookback * sizes.h)
+    outputs = sizes.h * sizes.n_channels * len(sizes.quantiles)
+    claimed = width * (sizes.n_layers * (4 * sizes.d_model + 2 * sizes.d_ff) + outputs) + inputs * sizes.d_model
+    if sizes.n_layers > files._MOST_LAYERS or claimed > files._MOST_PARAMETERS or sizes.has_covariates:
+        raise FileFormatError("the file claims a model of more layers or weights than anybody would save.")
+    surprise = Surprise.from_json(config["surprise"])
+    of_columns = [one for one in (surprise.scale, surprise.judged) if isinstance(one, tuple)]
+    if surprise.horizons[-1] > sizes.h or any(len(one) != n for one in of_columns):
+        raise FileFormatError("the file's score is not one of its model.")
+    with torch.random.fork_rng(devices=[]):  # loading must not move the user's random numbers
+        return DetectorModel(SensorModel(sizes), surprise, independent=independent, n_channels=n)
+
+
+# ---------------------------------------------------------------------------------------------------------- sessions
+
+
+def live_session(detector: TXLAnomalyDetector) -> LiveSession:
+    """Open a torch session over the model."""
+    return LiveSession(detector._model, contract_of_detector(detector))  # type: ignore[arg-type]
+
+
+def contract_of_detector(detector: TXLAnomalyDetector) -> dict[str, Any]:
+    """Write down what a graph of this detector promises."""
+    return detector_contract(detector._model, about=about_detector(detector))
+
+
+def about_detector(detector: TXLAnomalyDetector) -> dict[str, Any]:
+    """What the graph's contract needs to know of the estimator."""
+    calibration = detector.calibration_
+    budget = calibration.budget
+    return {
+        "model_digest": digest_of(detector._model),
+        "channels": [{"name": name, "unit": None} for name in detector._sensors()],
+        "trained": detector.segment_len,
+        "step_ns": detector._step_ns,
+        "alpha": calibration.alpha,
+        "calibration": {
+            "step": calibration.step_,
+            "contamination": budget.contamination,
+            "false_alarms": budget.false_alarms,
+            "per": budget.per,
+            "n_streams": budget.n_streams,
+            "tail": calibration.tail,
+            "online": calibration.online,
+        },
+        "scores": detector._scores,
+    }
+
+
+def digest_of(model: DetectorModel) -> str:
+    """Give the sha256 of a detector's sizes, weights and score: a state belongs to exactly one."""
+    digest = hashlib.sha256(files.digest_of(model.core).encode())
+    digest.update(repr(sorted(model.surprise.to_json().items())).encode())
+    return digest.hexdigest()
+
+
+def opened_watch(detector: TXLAnomalyDetector, options: dict[str, Any]) -> Watch:
+    """Open a watch over the torch model; see :meth:`TXLAnomalyDetector.watch`."""
+    return watch_over(live_session(detector), **options)
