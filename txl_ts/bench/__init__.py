@@ -19,10 +19,13 @@ BENCHES = (
     "ett",
     "fleet",
     "m4",
+    "nab",
     "precision",
+    "skab",
     "speed",
     "step",
     "tabular",
+    "tsb_ad",
 )
 
 

@@ -92,11 +92,45 @@ _NAB_COPIES = (
 # Channel and rows that may be fitted to, of the evaluation series of TSB-AD-M that come from MSL and SMAP.
 _EVALUATION = MappingProxyType(
     {
-        **{"S-2": 500, "P-11": 883, "F-4": 855, "F-7": 1150, "F-5": 980, "D-14": 656, "P-15": 714, "T-4": 554},
-        **{"M-7": 539, "T-5": 554, "P-14": 1525, "M-5": 575, "T-9": 500, "M-6": 512, "P-2": 2052, "E-8": 2133},
-        **{"E-11": 2128, "E-13": 2160, "B-1": 2011, "E-7": 2077, "D-6": 1971, "E-5": 2073, "G-2": 1840, "G-1": 2117},
-        **{"D-5": 1907, "A-5": 1173, "E-10": 2126, "E-6": 2075, "G-7": 1757, "S-1": 1832, "E-9": 2075, "G-4": 1908},
-        **{"A-3": 2051, "E-1": 2129, "A-6": 1113, "F-3": 2094, "T-3": 1998, "R-1": 1811, "A-1": 2160},
+        "S-2": 500,
+        "P-11": 883,
+        "F-4": 855,
+        "F-7": 1150,
+        "F-5": 980,
+        "D-14": 656,
+        "P-15": 714,
+        "T-4": 554,
+        "M-7": 539,
+        "T-5": 554,
+        "P-14": 1525,
+        "M-5": 575,
+        "T-9": 500,
+        "M-6": 512,
+        "P-2": 2052,
+        "E-8": 2133,
+        "E-11": 2128,
+        "E-13": 2160,
+        "B-1": 2011,
+        "E-7": 2077,
+        "D-6": 1971,
+        "E-5": 2073,
+        "G-2": 1840,
+        "G-1": 2117,
+        "D-5": 1907,
+        "A-5": 1173,
+        "E-10": 2126,
+        "E-6": 2075,
+        "G-7": 1757,
+        "S-1": 1832,
+        "E-9": 2075,
+        "G-4": 1908,
+        "A-3": 2051,
+        "E-1": 2129,
+        "A-6": 1113,
+        "F-3": 2094,
+        "T-3": 1998,
+        "R-1": 1811,
+        "A-1": 2160,
     }
 )
 _TUNING = ("T-12", "P-10", "E-12", "G-3")
@@ -168,7 +202,9 @@ def _pump(path: Path, name: str) -> LabelledSeries:
     times = np.array(table.pop("datetime"), "datetime64[s]")
     labels = np.array(table.pop("anomaly", ["0"] * len(times)), float) > 0
     table.pop("changepoint", None)
-    return LabelledSeries(name, np.stack([np.array(column, float) for column in table.values()], 1), SKAB_TRAIN, labels, times)
+    return LabelledSeries(
+        name, np.stack([np.array(column, float) for column in table.values()], 1), SKAB_TRAIN, labels, times
+    )
 
 
 def _sorted(folder: Path) -> Iterator[Path]:

@@ -7,7 +7,7 @@ NaN where it has none. All are causal, the row's own value included, except thos
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -43,7 +43,7 @@ class Detector:
 
 @dataclass(frozen=True)
 class Learned:
-    """This library's detector: fitted to the first rows, then walked over all of them.
+    """The estimator of this library: fitted to the first rows, then walked over all of them.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def running_mean(x: Floats, rows: float) -> Floats:
     return np.asarray(lfilter([1 - keep], [1, -keep], x, axis=0, zi=keep * x[:1])[0])
 
 
-# -------------------------------------------------------------------------------------------------------------- classics
+# ------------------------------------------------------------------------------------------------------------- classics
 
 
 def hotelling(series: LabelledSeries, seed: int) -> Floats:
@@ -195,7 +195,7 @@ def windowed_gaussian(series: LabelledSeries, seed: int) -> Floats:
 
 
 def relative_entropy(series: LabelledSeries, seed: int) -> Floats:
-    """NAB's relative entropy: 1 where the last 52 rows are like no 52 rows before. Not causal: bins from the whole file.
+    """NAB's relative entropy: 1 where the last 52 rows are like none before. Not causal: bins from the whole file.
 
     References
     ----------
@@ -258,7 +258,7 @@ class RunningLevel:
     guard : float
         Rows with this score or more do not move the level.
     share : float
-        Which quantile of the units of several runs is taken: some of them may not be normal.
+        Which quantile of the units of others is taken.
     warm_rows : int
         Rows that get no score where the units come from elsewhere.
     """
@@ -271,13 +271,17 @@ class RunningLevel:
 
     def __call__(self, series: LabelledSeries, seed: int) -> Floats:
         """Score a series by units of its own training rows; those have scores, too."""
-        unit = self.units([series.values[: series.n_train]])
+        unit = self.unit(series.values[: series.n_train])
         return self.walk(series.values, unit, unguarded=series.n_train)
 
-    def units(self, parts: list[Floats]) -> Floats:
-        """Give the unit of each channel from runs of normal rows, of which some may not be."""
-        of_run = [np.quantile(np.abs(self._distances(part))[len(part) // 4 :], 0.99, axis=0) for part in parts]
-        return np.maximum(np.quantile(of_run, self.share, axis=0), 1e-3)
+    def unit(self, values: Floats) -> Floats:
+        """Give the unit of each channel from a run of normal rows; its first quarter is warm-up."""
+        distances = np.abs(self._distances(values))[len(values) // 4 :]
+        return np.maximum(np.quantile(distances, 0.99, axis=0), 1e-3)
+
+    def shared_unit(self, units: Sequence[Floats]) -> Floats:
+        """Give one unit for a stream that has none of its own, from those of others, some of which may not be normal."""
+        return np.quantile(units, self.share, axis=0)
 
     def walk(self, values: Floats, unit: Floats, *, unguarded: int) -> Floats:
         """Score rows; the level follows the first ones whatever they are."""

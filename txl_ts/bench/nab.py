@@ -101,7 +101,7 @@ def run(
     """
     series = anomaly_sets.nab(data)
     labelled = [label_rows(one.times, one.windows) for one in series if one.times is not None]
-    wanted = detectors() if not variants else variants
+    wanted = variants or detectors()
     if variants is not None and not variants:
         wanted = [one for one in wanted if not isinstance(one.scores, Learned)]
     rows, runs = [], []
@@ -119,13 +119,13 @@ def run(
         "title": "Numenta Anomaly Benchmark",
         "command": command or "txl-ts bench nab --data DIR",
         "protocol": [
-            "58 files, 116 windows, one configuration for all. Scores are causal; the first 15 % of a file, 750 rows at "
-            "most, are its probation: models fit to them, and they are not scored. Standard, low FP and low FN are the "
-            "official scores: one threshold for the corpus, chosen by the scorer on the labels, as all published "
+            "58 files, 116 windows, one configuration for all. Scores are causal; the first 15 % of a file, 750 rows "
+            "at most, are its probation: models fit to them, and they are not scored. Standard, low FP and low FN are "
+            "the official scores: one threshold for the corpus, chosen by the scorer on the labels, as all published "
             "scores have it.",
             f"“One per episode”: of {EPISODE} rows only one that scores above all before it alerts; false rows are "
             "counted as NAB does, each of them. “By the other half”: the threshold of each half of the corpus comes "
-            "from the other half (artificial, AWS and AdExchange against the rest), the two scores weighted by windows.",
+            "from the other half (artificial, AWS and AdExchange against the rest), both scores weighted by windows.",
             "Honest: each file's threshold is a level of its own probation scores, by a generalised Pareto tail (the "
             "highest of them where they are too few for one), without any label; one alert per episode.",
         ],
@@ -137,10 +137,15 @@ def run(
     }
 
 
-def judge(series: Sequence[LabelledSeries], labelled: Sequence[LabelledRows], scores: Sequence[Floats]) -> list[dict[str, Any]]:
+def judge(
+    series: Sequence[LabelledSeries], labelled: Sequence[LabelledRows], scores: Sequence[Floats]
+) -> list[dict[str, Any]]:
     """Judge one run twice: each row by itself, and one alert per episode."""
     corpus = Corpus(labelled)
-    episodes = {"alerts": "one per episode", **_official(series, labelled, [one_per_episode(score) for score in scores])}
+    episodes = {
+        "alerts": "one per episode",
+        **_official(series, labelled, [one_per_episode(score) for score in scores]),
+    }
     for alpha in ALPHAS:
         point = corpus.at([honest_alarms(one, score, alpha=alpha) for one, score in zip(series, scores, strict=True)])
         episodes |= {f"honest_{alpha:g}": point.score, f"honest_{alpha:g}_false": point.n_false}
@@ -174,7 +179,9 @@ def honest_alarms(series: LabelledSeries, scores: Floats, *, alpha: float) -> ND
     return alarms
 
 
-def _official(series: Sequence[LabelledSeries], labelled: Sequence[LabelledRows], scores: Sequence[Floats]) -> dict[str, Any]:
+def _official(
+    series: Sequence[LabelledSeries], labelled: Sequence[LabelledRows], scores: Sequence[Floats]
+) -> dict[str, Any]:
     corpus = Corpus(labelled)
     best = {profile: corpus.best(scores, profile=profile) for profile in PROFILES}
     in_first = [one.name.split("/")[0] in _FIRST_HALF for one in series]

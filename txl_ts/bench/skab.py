@@ -57,7 +57,7 @@ class Contender:
     ----------
     detector : Detector
     threshold : float, optional
-        Where alarms begin; by default at the .99 quantile of the scores of the training rows (their last three quarters).
+        Where alarms begin; by default the .99 quantile of the scores of the last three quarters of the training rows.
     """
 
     detector: Detector
@@ -103,7 +103,7 @@ def run(
         A table of :mod:`txl_ts.bench.report`; every single run under ``runs``.
     """
     files, normal = anomaly_sets.skab(data), anomaly_sets.skab_normal(data)
-    wanted = contenders() if not variants else variants
+    wanted = variants or contenders()
     if variants is not None and not variants:
         wanted = [one for one in wanted if not isinstance(one.detector.scores, Learned)]
     runs = [_position(files, cut=None, seed=seeds[0])]
@@ -118,8 +118,9 @@ def run(
         "title": "SKAB: pump with eight sensors",
         "command": command or "txl-ts bench skab --data DIR",
         "protocol": [
-            f"Official: per file, fit on the first {SKAB_TRAIN} rows, judge the others (23,801 rows of 34 files, 53.7 % "
-            "anomalous), counts of all files together, each row as it is. Thresholds come from the training rows.",
+            f"Official: per file, fit on the first {SKAB_TRAIN} rows, judge the others (23,801 rows of 34 files, "
+            "53.7 % of them anomalous), counts of all files together, each row as it is. Thresholds come from the "
+            "training rows.",
             "Left out: each file is judged with units from the first rows of the 33 others, and its own stream begins "
             "at a row drawn between 0 and 400, so that no rule about positions helps; the same rows are judged.",
             "Normal run: the file without any fault, cut into pieces like the others (official) or walked in one after "
@@ -169,18 +170,22 @@ def _position(files: Sequence[LabelledSeries], *, cut: NDArray[np.int64] | None,
     return _row("official" if cut is None else "left out", "row number alone", _pooled(files, alarms), seed, 0.0)
 
 
-def _left_out(files: Sequence[LabelledSeries], normal: LabelledSeries, *, cut: NDArray[np.int64], seed: int) -> dict[str, Any]:
+def _left_out(
+    files: Sequence[LabelledSeries], normal: LabelledSeries, *, cut: NDArray[np.int64], seed: int
+) -> dict[str, Any]:
     start = time.perf_counter()
-    calm = [file.values[:SKAB_TRAIN] for file in files]
+    units = [_LEVEL.unit(file.values[:SKAB_TRAIN]) for file in files]
     alarms = []
     for i, file in enumerate(files):
-        unit = _LEVEL.units(calm[:i] + calm[i + 1 :])
+        unit = _LEVEL.shared_unit(units[:i] + units[i + 1 :])
         scores = np.zeros(len(file.values))
         scores[cut[i] :] = _LEVEL.walk(file.values[cut[i] :], unit, unguarded=_LEVEL.warm_rows)
         alarms.append(scores >= _LEVEL.guard)
-    scores = _LEVEL.walk(normal.values, _LEVEL.units(calm), unguarded=SKAB_TRAIN)
+    scores = _LEVEL.walk(normal.values, _LEVEL.shared_unit(units), unguarded=SKAB_TRAIN)
     false = (scores >= _LEVEL.guard)[SKAB_TRAIN:]
-    row = _row("left out", "running level, guarded (no model)", _pooled(files, alarms), seed, time.perf_counter() - start)
+    row = _row(
+        "left out", "running level, guarded (no model)", _pooled(files, alarms), seed, time.perf_counter() - start
+    )
     return {**row, "normal": float(false.mean()), "per_hour": _alerts(false) / (len(false) / 3600)}
 
 
@@ -223,7 +228,11 @@ def _summaries(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         rows.setdefault((one["protocol"], one["model"]), []).append(one)
     out = []
     for (protocol, model), alike in rows.items():
-        means = {key: float(np.mean([one[key] for one in alike])) for key in alike[0] if key not in ("protocol", "model", "seed")}
+        means = {
+            key: float(np.mean([one[key] for one in alike]))
+            for key in alike[0]
+            if key not in ("protocol", "model", "seed")
+        }
         spread = float(np.ptp([one["f1"] for one in alike])) if len(alike) > 1 else None
         out.append({"protocol": protocol, "model": model, **means, "spread": spread, "n_seeds": len(alike)})
     return out

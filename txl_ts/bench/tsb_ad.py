@@ -75,7 +75,7 @@ def run(
     dict
         A table of :mod:`txl_ts.bench.report`; every series under ``runs``.
     """
-    wanted = detectors() if not variants else variants
+    wanted = variants or detectors()
     if variants is not None and not variants:
         wanted = [one for one in wanted if not isinstance(one.scores, Learned)]
     rows, runs = [], []
@@ -100,8 +100,8 @@ def run(
         "title": "TSB-AD, rebuilt from NAB, SMAP and MSL",
         "command": command or "txl-ts bench tsb-ad --data DIR",
         "protocol": [
-            "U: 14 series of one channel, copies of NAB's files. M: 39 series of SMAP and MSL, channel 0 telemetry, the "
-            "others commands. Tuning: the four of M that the benchmark gives for choices. Models are fitted to the "
+            "U: 14 series of one channel, copies of NAB's files. M: 39 series of SMAP and MSL, channel 0 telemetry, "
+            "the others commands. Tuning: the four of M that the benchmark gives for choices. Models are fitted to the "
             "first rows (`_tr_N_` in the benchmark's file names), scores are causal and of full length, one "
             "configuration for all; no point adjustment, no look at a label. The width of VUS-PR is the period that "
             "the benchmark guesses from the whole series; it is the scorer's alone.",
@@ -110,8 +110,8 @@ def run(
         "rows": rows,
         "runs": runs,
         "notes": [
-            "The scorer is checked: with the benchmark's isolation forest it gives the published VUS-PR of all 14 series "
-            "of U to 2e-9.",
+            "The scorer is checked: with the benchmark's isolation forest it gives the published VUS-PR of all 14 "
+            "series of U to 2e-9.",
             "TXL, distance and ridge judge telemetry only, the other rows all channels; commands that are judged as if "
             "they were sensors cost more than half of the volume.",
             "Most published detectors are not causal: they see the whole series, or centre their windows. Means of the "
