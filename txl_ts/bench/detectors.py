@@ -7,6 +7,7 @@ NaN where it has none. All are causal, the row's own value included, except thos
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -58,13 +59,25 @@ class Learned:
 
     def __call__(self, series: LabelledSeries, seed: int) -> Floats:
         """Score a series."""
+        return self._fitted(series.values[: series.n_train], seed).anomaly_score(series.values)
+
+    def shared(self, calm: Sequence[Floats], streams: Sequence[Floats], seed: int) -> list[Floats]:
+        """Score streams by a model of others: runs of normal rows, each a series of its own."""
+        name = np.repeat(np.arange(len(calm)), [len(run) for run in calm])
+        model = self._fitted(np.concatenate(calm), seed, series_id=name)
+        return [model.anomaly_score(stream, series_id="new") for stream in streams]
+
+    def _fitted(self, rows: Floats, seed: int, **more: Any) -> Any:
+        from txl_ts.errors import TxlWarning
         from txl_ts.estimators.detector import TXLAnomalyDetector  # torch loads here, not before
 
-        more: dict[str, Any] = dict(self.params)
+        params = dict(self.params)
         if self.n_judged is not None:
-            more["context"] = tuple(range(self.n_judged, series.values.shape[1]))
-        model = TXLAnomalyDetector(random_state=seed, **more).fit(series.values[: series.n_train])
-        return model.anomaly_score(series.values)
+            params["context"] = tuple(range(self.n_judged, rows.shape[1]))
+        with warnings.catch_warnings():
+            # Of calibrations on few rows that are alike: the benchmarks take the scores, and their own thresholds.
+            warnings.simplefilter("ignore", TxlWarning)
+            return TXLAnomalyDetector(random_state=seed, **params).fit(rows, **more)
 
 
 # ---------------------------------------------------------------------------------------------------------------- naive
@@ -279,9 +292,10 @@ class RunningLevel:
         distances = np.abs(self._distances(values))[len(values) // 4 :]
         return np.maximum(np.quantile(distances, 0.99, axis=0), 1e-3)
 
-    def shared_unit(self, units: Sequence[Floats]) -> Floats:
-        """Give one unit for a stream that has none of its own, from those of others, some of which may not be normal."""
-        return np.quantile(units, self.share, axis=0)
+    def shared(self, calm: Sequence[Floats], streams: Sequence[Floats], seed: int) -> list[Floats]:
+        """Score streams by the units of others, some of which may not be normal; the first rows move the level only."""
+        unit = np.quantile([self.unit(run) for run in calm], self.share, axis=0)
+        return [self.walk(stream, unit, unguarded=self.warm_rows) for stream in streams]
 
     def walk(self, values: Floats, unit: Floats, *, unguarded: int) -> Floats:
         """Score rows; the level follows the first ones whatever they are."""
