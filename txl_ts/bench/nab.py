@@ -41,7 +41,7 @@ ALPHAS = (1e-2, 1e-3, 1e-4)
 # The corpus in two halves, for choices on one that are reported on the other.
 _FIRST_HALF = ("artificialNoAnomaly", "artificialWithAnomaly", "realAWSCloudwatch", "realAdExchange")
 
-NOVELTY = MappingProxyType({"score": "novelty", "max_epochs": 0})
+NOVELTY = MappingProxyType({"score": "novelty", "horizons": (24,), "lookback": 64, "half_life": 300, "max_epochs": 0})
 DEVIATION = MappingProxyType({"score": "deviation", "max_epochs": 0})
 COLUMNS = MappingProxyType(
     {
