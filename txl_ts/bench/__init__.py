@@ -26,6 +26,7 @@ BENCHES = (
     "step",
     "tabular",
     "tsb_ad",
+    "watching",
 )
 
 

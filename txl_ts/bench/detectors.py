@@ -59,15 +59,15 @@ class Learned:
 
     def __call__(self, series: LabelledSeries, seed: int) -> Floats:
         """Score a series."""
-        return self._fitted(series.values[: series.n_train], seed).anomaly_score(series.values)
+        return self.fitted(series.values[: series.n_train], seed).anomaly_score(series.values)
 
     def shared(self, calm: Sequence[Floats], streams: Sequence[Floats], seed: int) -> list[Floats]:
         """Score streams by a model of others: runs of normal rows, each a series of its own."""
         name = np.repeat(np.arange(len(calm)), [len(run) for run in calm])
-        model = self._fitted(np.concatenate(calm), seed, series_id=name)
+        model = self.fitted(np.concatenate(calm), seed, series_id=name)
         return [model.anomaly_score(stream, series_id="new") for stream in streams]
 
-    def _fitted(self, rows: Floats, seed: int, **more: Any) -> Any:
+    def fitted(self, rows: Floats, seed: int, **more: Any) -> Any:
         from txl_ts.errors import TxlWarning
         from txl_ts.estimators.detector import TXLAnomalyDetector  # torch loads here, not before
 

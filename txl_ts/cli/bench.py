@@ -21,22 +21,8 @@ _COVERAGE = "ETTh1,ETTh2,M4 Hourly,Victoria electricity"
 def bench_program() -> typer.Typer:
     """Make the sub-commands of ``txl-ts bench``, one per bench."""
     program = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Rebuild a table of benchmarks/results.")
-    benches = (
-        alarms,
-        clients,
-        coverage,
-        covariates,
-        ett,
-        fleet,
-        m4,
-        nab,
-        precision,
-        skab,
-        speed,
-        step,
-        tabular,
-        tsb_ad,
-    )
+    forecasts = (clients, coverage, covariates, ett, fleet, m4, precision, speed, step, tabular)
+    benches = (*forecasts, alarms, nab, skab, tsb_ad, watching)
     for bench in benches:
         program.command(bench.__name__.replace("_", "-"))(bench)
     return program
@@ -193,6 +179,14 @@ def tsb_ad(
     said = {"parts": (parts, "tuning,M,U"), "seeds": (seeds, "0,1,2")}
     wanted = tuple(parts.split(","))
     _run("tsb_ad", data, out, seeds=seeds, baselines_only=baselines_only, said=said, parts=wanted)
+
+
+def watching(
+    out: Out = RESULTS,
+    seeds: Annotated[str, typer.Option(help="The first draws the rows.", metavar="N")] = "0",
+) -> None:
+    """Rows a second of a detector, and the load of a thousand."""
+    _run("watching", None, out, seeds=seeds, baselines_only=False, said={"seeds": (seeds, "0")})
 
 
 def whole_numbers(name: str, text: str) -> tuple[int, ...]:
