@@ -68,6 +68,7 @@ class Learned:
         return [model.anomaly_score(stream, series_id="new") for stream in streams]
 
     def fitted(self, rows: Floats, seed: int, **more: Any) -> Any:
+        """Fit the estimator to rows; ``more`` goes to its ``fit``."""
         from txl_ts.errors import TxlWarning
         from txl_ts.estimators.detector import TXLAnomalyDetector  # torch loads here, not before
 
