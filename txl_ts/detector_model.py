@@ -22,7 +22,7 @@ from txl_ts.heads import QuantileHead
 from txl_ts.heads.channel_path import ChannelPath
 from txl_ts.model import TorchState, TXLModel, init_weights, restarted
 from txl_ts.state import TensorSpec, state_nbytes
-from txl_ts.stream.score import FLOOR, LEAST_WIDTH, LEVEL_ROWS, MOST, TAIL, Surprise
+from txl_ts.stream.score import FLOOR, GATE, LEAST_WIDTH, MEAN_ROWS, MOST, TAIL, Surprise
 
 # Rows whose running mean is one matrix product.
 _CHUNK = 512
@@ -121,9 +121,15 @@ class DetectorModel(nn.Module):
             TensorSpec("ahead", (n_ahead, self.n_channels, n_levels + 1), "float32"),
             TensorSpec("age", (1,), "int32"),
         ]
-        more += [TensorSpec("smooth", (2, self.n_channels), "float32")] if self.surprise.smooth else []
-        more += [TensorSpec("range", (6, self.n_channels), "float32")] if self.surprise.kind == "novelty" else []
+        more += [TensorSpec("smooth", (2, self.n_channels), "float32")] if self.smooths_parts else []
+        if n_kept := {"novelty": 9, "level": 3}.get(self.surprise.kind):
+            more.append(TensorSpec("kept", (n_kept, self.n_channels), "float32"))
         return (*specs, *more)
+
+    @property
+    def smooths_parts(self) -> bool:
+        """Whether running means take the place of parts; a level smooths distances itself."""
+        return bool(self.surprise.smooth) and self.surprise.kind != "level"
 
     @property
     def warm_rows(self) -> int:
@@ -201,7 +207,7 @@ class DetectorModel(nn.Module):
         y : Tensor of shape (B, T, h, C, Q)
             What is said after each of them.
         state : dict of Tensor
-            ``ahead``, ``age``, and ``smooth`` and ``range`` where they are needed.
+            ``ahead``, ``age``, and ``smooth`` and ``kept`` where they are needed.
         start : Tensor of shape (B, 1), optional
         """
         state = restarted(state, start)
@@ -217,14 +223,18 @@ class DetectorModel(nn.Module):
             first += k
         age = state["age"] + torch.arange(n_rows, dtype=torch.int32, device=x.device)  # (B, T)
         more = {"ahead": torch.cat(kept, dim=1), "age": (age[:, -1:] + 1).clamp(max=self.warm_rows)}
-        there = torch.stack([has for _, has in found]).amax(dim=0)  # (B, T, C)
-        part = torch.stack([torch.where(has, one, torch.full_like(one, -1)) for one, has in found]).amax(dim=0)
+        part, there = found[0]  # (B, T, C)
+        for other, has in found[1:]:
+            part = torch.where(has & there, torch.maximum(part, other), torch.where(has, other, part))
+            there = there | has
         if self.surprise.kind == "novelty":
-            part, there, more["range"] = self._novelties(x, state["range"])
+            part, there, more["kept"] = self._novelties(x, said[:, :n_rows], state["kept"])
+        elif self.surprise.kind == "level":
+            part, there, more["kept"] = self._levels(x, state["kept"])
         there = there & self.judged & (age >= self.warm_rows)[..., None]
-        if self.surprise.smooth:
+        if self.smooths_parts:
             part, more["smooth"] = self._smoothed(part, there, state["smooth"])
-        has_score = there.any(dim=-1)
+        has_score = there.to(x.dtype).sum(dim=-1) > 0  # older runtimes have no "any"
         if self.surprise.kind == "surprise":
             score = _joint(part, there)
         else:
@@ -253,36 +263,60 @@ class DetectorModel(nn.Module):
         far = torch.where(off >= 0, above, below)
         return (_log_survival(far) - math.log10(2)).clamp(min=0), there
 
-    def _novelties(self, x: Tensor, before: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Parts of rows x, (B, T, C), by the ranges before them; where there are any; ranges (B, 6, C), moved on."""
+    def _novelties(self, x: Tensor, said: Tensor, before: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Parts of rows x, (B, T, C), by the ranges before them; where there are any; what is kept (B, 9, C)."""
         n_rows, there = x.shape[1], x.isfinite()
         x = torch.where(there, x, torch.zeros_like(x)).clamp(-MOST, MOST)
-        moments, edges = before[:, :2], before[:, 2:]
-        moved = self._decayed(torch.stack([x, there.to(x.dtype)], dim=2), moments, half_life=LEVEL_ROWS)
+        has_error = there & (said[..., -1] > 0)
+        error = torch.where(has_error, x - said[..., self.config.quantiles.index(0.5)], torch.zeros_like(x))
+        moments, edges = before[:, :2], before[:, 3:]
+        moved = self._decayed(torch.stack([x, there.to(x.dtype)], dim=2), moments, half_life=MEAN_ROWS)
         total, weight = moved.unbind(dim=2)  # (B, T, C)
         mean = total / torch.where(weight > 0, weight, torch.ones_like(weight))
-        values = torch.stack([x, mean, -x, -mean], dim=2)  # (B, T, 4, C): the lowest is the highest of the opposite
-        sign = torch.tensor([1.0, 1.0, -1.0, -1.0])[:, None]
-        leak = self.scale / self.surprise.range_rows
+        values = torch.stack([x, mean, error.clamp(-MOST, MOST)], dim=2)  # (B, T, 3, C)
+        came = torch.stack([there, there, has_error], dim=2)
+        values, came = torch.cat([values, -values], dim=2), torch.cat([came, came], dim=2)  # lowest: highest of −value
+        sign = torch.tensor([1.0, 1.0, 1.0, -1.0, -1.0, -1.0])[:, None]
+        had = torch.stack([before[:, 1], before[:, 1], before[:, 2]], dim=1) > 0
+        had = torch.cat([had, had], dim=1)  # (B, 6, C)
+        leak = self.scale / self.surprise.span
         row = torch.arange(n_rows, dtype=x.dtype, device=x.device)[:, None, None]
-        was_seen = torch.cat([moments[:, 1:] > 0, weight[:, :-1] > 0], dim=1)  # (B, T, C)
-        first = torch.where((moments[:, 1] > 0)[:, None], sign * edges, torch.full_like(edges, -_FAR))
         # What an extreme has lost by leaking since row 0 is added, so that the highest so far is a plain maximum.
-        rising = torch.where(there[:, :, None], values + leak * row, torch.full_like(values, -_FAR))
-        rising = torch.cat([first[:, None] - leak, rising], dim=1)  # (B, 1 + T, 4, C)
-        highest = self._running_max(rising)
-        high = highest[:, :-1] - leak * row
-        width = torch.maximum(high[:, :, :2] + high[:, :, 2:], (1e-3 * self.scale).clamp(min=LEAST_WIDTH))
-        beyond = (values - high) / torch.cat([width, width], dim=2)
-        there = there & was_seen
-        part = torch.where(there, beyond.amax(dim=2), torch.zeros_like(x))
-        last = highest[:, -1] - leak * row[-1]
-        seen = (weight[:, -1] > 0)[:, None]
-        edges = torch.where(seen, sign * last, torch.zeros_like(last))
-        return part, there, torch.cat([moved[:, -1], edges], dim=1)
+        first = torch.where(had, sign * edges, torch.full_like(edges, -_FAR)) - leak
+        rising = torch.where(came, values + leak * row, torch.full_like(values, -_FAR))
+        highest = self._running_max(torch.cat([first[:, None], rising], dim=1))  # (B, 1 + T, 6, C)
+        high, seen = highest[:, :-1] - leak * row, highest[:, :-1] > -0.5 * _FAR
+        width = torch.maximum(high[:, :, :3] + high[:, :, 3:], (1e-3 * self.scale).clamp(min=LEAST_WIDTH))
+        beyond = torch.where(came & seen, (values - high) / torch.cat([width, width], dim=2), -_FAR)
+        part, last = beyond.amax(dim=2), highest[:, -1]
+        is_seen = last > -0.5 * _FAR
+        edges = torch.where(is_seen, sign * (last - leak * row[-1]), torch.zeros_like(last))
+        after = torch.cat([moved[:, -1], is_seen[:, 2:3].to(x.dtype), edges], dim=1)
+        return part, part > -0.5 * _FAR, after
+
+    def _levels(self, x: Tensor, before: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Parts of rows x, (B, T, C), by a level that holds still; where there are any; what is kept (B, 3, C).
+
+        Row by row: whether a level moves depends on the row before. A graph of it takes one row.
+        """
+        there = x.isfinite()
+        x = torch.where(there, x, torch.zeros_like(x)).clamp(-MOST, MOST)
+        level, off, n = before.unbind(dim=1)
+        keep, span = 0.5 ** (1 / self.surprise.smooth) if self.surprise.smooth else 0.0, self.surprise.span
+        parts = []
+        for row, came in zip(x.unbind(dim=1), there.unbind(dim=1), strict=True):
+            away = torch.where(came & (n > 0), row - level, torch.zeros_like(row))
+            off = torch.where(came, keep * off + (1 - keep) * away, off)
+            part = off.abs() / torch.maximum(self.scale, (1e-6 * level.abs()).clamp(min=LEAST_WIDTH))
+            moves = came & ((n < span) | (part < GATE))
+            rate = (1 / (n + 1)).clamp(min=1 - 0.5 ** (1 / span))
+            level = torch.where(n > 0, level + torch.where(moves, rate * away, torch.zeros_like(away)), row)
+            n = (n + came.to(n.dtype)).clamp(max=span)
+            parts.append(part)
+        return torch.stack(parts, dim=1), there, torch.stack([level, off, n], dim=1)
 
     def _running_max(self, x: Tensor) -> Tensor:
-        """Give the maximum so far along axis 1 of (B, T, 4, C)."""
+        """Give the maximum so far along axis 1 of (B, T, 6, C)."""
         if not self.core.normaliser.in_graph:
             return x.cummax(dim=1).values
         order = torch.arange(x.shape[1], device=x.device)  # graphs have no cumulative maximum: a masked one

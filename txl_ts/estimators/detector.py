@@ -63,19 +63,20 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
         ``"gpd"`` fits a tail beyond the held-out scores, and allows any budget.
     online : bool
         In :meth:`update` and in a watch, rows that do not alarm take the place of the oldest calibration rows.
-    score : {"surprise", "deviation", "novelty"}
+    score : {"surprise", "deviation", "novelty", "level"}
         ``"surprise"``: −log₁₀ of the probability of lying so far out of the forecast distribution, of all sensors
         together; ``"deviation"``: distance from the forecast in deviations of the training errors, of the worst sensor;
-        ``"novelty"``: how far outside the range that the stream has had. See :class:`~txl_ts.stream.Surprise`.
+        ``"novelty"``: how far outside the range that the stream has had; ``"level"``: smoothed distance from a running
+        level that holds still while a sensor is off. See :class:`~txl_ts.stream.Surprise`.
     context : sequence of str or int
         Sensors (names, or positions) that the model sees and that are not judged, such as set points and commands.
     horizons : "auto" or tuple of int
         Steps ahead: a row is compared with what was said so many rows before it. ``"auto"``: one.
-    smooth : float
+    smooth : float or "auto"
         Half-life in rows of a running mean that takes the place of each sensor's part; 0 for none. Finds what lasts,
-        and hides what is short.
-    range_rows : int
-        Rows in which ``"novelty"`` forgets the whole range.
+        and hides what is short. ``"auto"``: none, and 5.2 rows for ``"level"``.
+    span : int or "auto"
+        Rows in which ``"novelty"`` forgets the whole range (``"auto"``: 16,000), half-life of the ``"level"`` (200).
     channels : {"mixed", "independent"}
         One token for all sensors of a row, or each sensor as a stream of its own, with shared weights.
     quantiles : sequence of float, optional
@@ -159,8 +160,8 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
         score: str = "surprise",
         context: Sequence[str | int] = (),
         horizons: Sequence[int] | Literal["auto"] = "auto",
-        smooth: float = 0.0,
-        range_rows: int = 4000,
+        smooth: float | Literal["auto"] = "auto",
+        span: int | Literal["auto"] = "auto",
         channels: str = "mixed",
         quantiles: Sequence[float] | None = None,
         warm_up: int | Literal["auto"] = "auto",
@@ -197,7 +198,7 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
         self.context = context
         self.horizons = horizons
         self.smooth = smooth
-        self.range_rows = range_rows
+        self.span = span
         self.channels = channels
         self.quantiles = quantiles
         self.warm_up = warm_up
@@ -613,12 +614,15 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
         )
         warm = max(lookback, config.patch_len, 1) if self.warm_up == "auto" else self.warm_up
         check_choice("score", self.score, KINDS)
+        is_level = self.score == "level"
+        smooth = (5.2 if is_level else 0.0) if self.smooth == "auto" else self.smooth
+        span = (200 if is_level else 16_000) if self.span == "auto" else self.span
         return config, Surprise(
             kind=self.score,
             horizons=horizons,
-            smooth=check_number("smooth", self.smooth, at_least=0, below=np.inf, example=5),
+            smooth=check_number("smooth", smooth, at_least=0, below=np.inf, example=5),
             judged=self._judged_columns(n_channels),
-            range_rows=check_integer("range_rows", self.range_rows, at_least=1),
+            span=check_integer("span", span, at_least=1),
             warm_rows=check_integer("warm_up", warm, at_least=1),
         )
 

@@ -105,6 +105,8 @@ def train_detector(
     if surprise.kind == "novelty":
         width = np.nanmax(values, axis=0) - np.nanmin(values, axis=0)
         scale = tuple(width.tolist()) * (n_channels // len(width))
+    if surprise.kind == "level":
+        scale = _level_scale(runs, roles, surprise)
     surprise = replace(surprise, scale=scale)
     model = DetectorModel(core, surprise, independent=independent, n_channels=n_channels).eval()
     scores = [np.full(len(run), np.nan, np.float32) for run in runs]
@@ -133,6 +135,29 @@ def _units(rows: NDArray[np.float32], role: NDArray[np.int8]) -> NDArray[np.floa
         size = np.nanmean(np.abs(inside), axis=0) if len(inside) else np.ones(rows.shape[1])
     size = np.where(size > 0, size, 1.0)
     return np.where(unit > 1e-7 * size, unit, size).astype(np.float32)
+
+
+def _level_scale(
+    runs: list[NDArray[np.float32]], roles: list[NDArray[np.int8]], surprise: Surprise
+) -> tuple[float, ...]:
+    """Give the .99 quantile of the smoothed distances from the level, of each channel, on training rows."""
+    keep, rate = 0.5 ** (1 / surprise.smooth) if surprise.smooth else 0.0, 1 - 0.5 ** (1 / surprise.span)
+    found = []
+    for run, role in zip(runs, roles, strict=True):
+        off, level, n = np.zeros(run.shape), np.zeros(run.shape[1]), np.zeros(run.shape[1])
+        for i, row in enumerate(run.astype(np.float64)):
+            there = np.isfinite(row)
+            away = np.where(there & (n > 0), row - level, 0.0)
+            off[i] = np.where(there, keep * off[i - 1] + (1 - keep) * away, off[i - 1]) if i else 0.0
+            level = np.where(n > 0, level + np.maximum(1 / (n + 1), rate) * away, np.where(there, row, 0.0))
+            n = n + there
+        off[~np.isfinite(run)] = np.nan
+        found.append(np.abs(off[(role == TRAIN) & (np.arange(len(run)) >= len(run) // 4)]))
+    distances = np.concatenate(found)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of a channel without a value
+        high, spread = np.nanquantile(distances, 0.99, axis=0), np.nanstd(np.concatenate(runs), axis=0)
+    return tuple(np.nan_to_num(np.maximum(high, 1e-3 * spread)).astype(np.float32).tolist())
 
 
 def _scale(

@@ -69,6 +69,7 @@ def detector_contract(model: DetectorModel, *, about: Mapping[str, Any], profile
             {"in": before, "out": after, "dtype": spec.dtype, "dims": list(spec.shape), "init": "zeros"}
             for before, after, spec in zip(past, present, specs, strict=True)
         ],
+        "segment": base["segment"] | ({"max": 1} if one_row(model) else {}),
         "in_place": []
         if model.independent
         else [name for name, spec in zip(past, specs, strict=True) if is_memory(spec.name)],
@@ -171,7 +172,7 @@ def export_detector(
 def _examples(model: DetectorModel, *, fixed: bool) -> tuple[Tensor, ...]:
     """Distinct random tensors for every input: one tensor given twice becomes one input of the graph, silently."""
     generator = torch.Generator().manual_seed(0)
-    n_lanes, n_rows = (1, 1) if fixed else (3, 6)
+    n_lanes, n_rows = 1 if fixed else 3, 1 if fixed or one_row(model) else 6
     state = model.init_state(n_lanes)
     for i, (name, tensor) in enumerate(state.items()):
         if tensor.dtype == torch.int32:
@@ -183,10 +184,21 @@ def _examples(model: DetectorModel, *, fixed: bool) -> tuple[Tensor, ...]:
     return x, torch.zeros(n_lanes, 1, dtype=torch.int32), status, *state.values()
 
 
+def one_row(model: DetectorModel) -> bool:
+    """Whether a call takes one row: a level that may hold still is a loop over rows, and graphs have none."""
+    return model.surprise.kind == "level"
+
+
 def _exported(graph: DetectorGraph, examples: tuple[Tensor, ...], profile: Profile) -> Any:
     past = graph_names(graph.names)
-    lanes, lanes_and_rows = {0: "batch"}, {0: "batch", 1: "time"}
-    free = {"x": lanes_and_rows, "start": lanes, "status": lanes_and_rows, "past": tuple(lanes for _ in past)}
+    lanes = {0: "batch"}
+    lanes_and_rows = lanes if one_row(graph.judge) else {0: "batch", 1: "time"}
+    free: dict[str, Any] = {
+        "x": lanes_and_rows,
+        "start": lanes,
+        "status": lanes_and_rows,
+        "past": tuple(lanes for _ in past),
+    }
     return traced(
         graph,
         examples,
@@ -207,7 +219,7 @@ def _parity(proto: Any, model: DetectorModel, *, fixed: Mapping[str, int]) -> di
     rng = np.random.default_rng(0)
     n_lanes, n_rows, n = fixed.get("batch", 5), 0, model.n_channels
     warm = min(model.warm_rows + 40, LONGEST_SEGMENT)
-    lengths = [1] * (warm + 60) if fixed else [1, 2, warm, 64, 300, 1, 5]
+    lengths = [1] * (warm + 60) if fixed or one_row(model) else [1, 2, warm, 64, 300, 1, 5]
     state = model.init_state(n_lanes)
     arrays = to_arrays({name: t.numpy() for name, t in state.items()})
     gaps = dict.fromkeys(("y", "score", "parts", *arrays), (0.0, 0.0))

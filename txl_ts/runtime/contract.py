@@ -129,7 +129,7 @@ class Contract:
     def tensors(self) -> dict[str, tuple[str, tuple[int | None, ...]]]:
         """Give dtype and shape of everything that the graph takes and gives; None where a size is free."""
         n, h, q = self.layout.n_channels, self.horizon, len(self.quantiles)
-        batch, time = self.fixed or (None, None)
+        batch, time = self.fixed or (None, 1 if self.longest == 1 else None)
         table: dict[str, tuple[str, tuple[int | None, ...]]] = {
             "x": ("float32", (batch, time, n)),
             "start": ("int32", (batch, 1)),

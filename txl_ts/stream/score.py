@@ -26,10 +26,12 @@ TAIL = 10.0
 """Normal scores beyond the outermost quantile after which growth slows down from linear to logarithmic."""
 FLOOR = 0.1
 """Least width of a normal score, in deviations of the forecast errors."""
-LEVEL_ROWS = 22.0
-"""Half-life in rows of the running mean whose range is known: about the mean of 32 rows."""
+MEAN_ROWS = 11.0
+"""Half-life in rows of the running mean whose range is known: about the mean of 16 rows."""
+GATE = 3.0
+"""A level does not follow a sensor whose part is at least this."""
 LEAST_WIDTH, MOST = 1e-30, 1e15
-KINDS = ("surprise", "deviation", "novelty")
+KINDS = ("surprise", "deviation", "novelty", "level")
 _JSON = {
     "kind": str,
     "horizons": [int],
@@ -37,9 +39,9 @@ _JSON = {
     "smooth": float,
     "warm_rows": (int, None),
     "judged": ([bool], None),
-    "range_rows": int,
+    "span": int,
 }
-FORM = {"ahead": [[[(float, None)]]], "levels": [float], "n": int, "smooth": [[float]], "range": [[float]]}
+FORM = {"ahead": [[[(float, None)]]], "levels": [float], "n": int, "smooth": [[float]], "kept": [[float]]}
 """Of a scorer's state, as :func:`txl_ts.forms.check_form` reads it."""
 
 
@@ -101,7 +103,7 @@ class Scorer(Protocol):
 class Surprise:
     """Scores a row by how far its sensors lie from what was said of them before it came.
 
-    Three kinds of parts:
+    Four kinds of parts:
 
     - ``"surprise"``: −log₁₀ of the probability of lying so far out. A value between two forecast quantiles gets the
       normal score between theirs; beyond the outermost, scores grow by the width of the band, and logarithmically from
@@ -110,14 +112,16 @@ class Surprise:
       sensor far out shows as well as many that are half-way.
     - ``"deviation"``: the distance from the forecast median in units of ``scale``, which stays as it is. The score is
       the largest part.
-    - ``"novelty"``: how far the value, or its running mean of about 32 rows, lies outside all that the stream had seen,
-      in widths of that range, which forgets over ``range_rows``; negative inside. The score is the largest part.
+    - ``"novelty"``: how far the value, its running mean, or the error of the forecast from longest before, lies outside
+      all that the stream has had of it, in widths of that range; negative inside. The score is the largest part.
+    - ``"level"``: the smoothed distance from a running level, in units of ``scale``. A sensor whose part is 3 or more
+      does not move its level, so that what lasts stays visible. The score is the largest part.
 
     Sensors without a value, or of which nothing was said, have no part.
 
     Parameters
     ----------
-    kind : {"surprise", "deviation", "novelty"}
+    kind : {"surprise", "deviation", "novelty", "level"}
     horizons : tuple of int
         Steps ahead, increasing: a row is compared with what was said so many rows before it. A forecast from long
         before has not yet learned the new level. The worst of them counts.
@@ -125,13 +129,14 @@ class Surprise:
         Raw units per deviation of each column. Surprises have a tenth of it per normal score at least, so that a sensor
         that never moved is not infinitely surprising; ranges are a thousandth wide at least.
     smooth : float
-        Rows after which a part has half its weight in the running mean that is taken in its place; 0 for none.
+        Rows after which a part has half its weight in the running mean that is taken in its place; 0 for none. Of
+        ``"level"`` it is the distance, with its sign, that is smoothed.
     warm_rows : int, optional
         Rows of a stream before one is scored.
     judged : tuple of bool, optional
         Which columns have parts; the others are for the model alone. All by default.
-    range_rows : int
-        See ``"novelty"``: an extreme gives way by a ``scale`` in so many rows.
+    span : int
+        Rows in which an extreme of ``"novelty"`` gives way by a ``scale``; half-life of the ``"level"`` in rows.
 
     References
     ----------
@@ -155,13 +160,13 @@ class Surprise:
     smooth: float = 0.0
     warm_rows: int | None = None
     judged: tuple[bool, ...] | None = None
-    range_rows: int = 4000
+    span: int = 16_000
 
     def __post_init__(self) -> None:
         check_choice("kind", self.kind, KINDS)
         object.__setattr__(self, "horizons", check_horizons(self.horizons))
         check_number("smooth", self.smooth, at_least=0, below=math.inf, example=10)
-        check_integer("range_rows", self.range_rows, at_least=1)
+        check_integer("span", self.span, at_least=1)
         if self.warm_rows is not None:
             check_integer("warm_rows", self.warm_rows, at_least=1)
 
@@ -189,16 +194,19 @@ class Surprise:
 
     def open(self) -> dict[str, Any]:
         """Give the state of a stream of which nothing was said yet; plain JSON."""
-        return {"ahead": [[] for _ in self.horizons], "levels": [], "n": 0, "smooth": [], "range": []}
+        return {"ahead": [[] for _ in self.horizons], "levels": [], "n": 0, "smooth": [], "kept": []}
 
     def step(self, values: Values, state: Mapping[str, Any], *, is_warm: bool = True) -> tuple[Score, dict[str, Any]]:
         """Score a row by what was said before it; see :class:`Scorer`."""
         after = dict(state)
         x = np.array([math.nan if value is None else value for value in values.values()], np.float64)
         said = [kept[0] for kept, k in zip(state["ahead"], self.horizons, strict=True) if len(kept) == k]
-        quantiles = np.array(said, np.float64).reshape(len(said), len(x), -1)
+        quantiles = np.array(said, np.float64).reshape(len(said), len(x), len(state["levels"]))
         if self.kind == "novelty":
-            parts, after["range"] = self._novelties(x, state["range"])
+            far = quantiles[-1][:, state["levels"].index(0.5)] if len(said) == len(self.horizons) else np.nan * x
+            parts, after["kept"] = self._novelties(x, x - far, state["kept"])
+        elif self.kind == "level":
+            parts, after["kept"] = self._levels(x, state["kept"])
         elif said:
             parts = np.fmax.reduce(self._distances(x, quantiles, state["levels"]), axis=0)
         else:
@@ -207,7 +215,7 @@ class Surprise:
             parts = np.full(len(x), np.nan)
         if self.judged is not None:
             parts = np.where(self.judged, parts, np.nan)
-        if self.smooth:
+        if self.smooth and self.kind != "level":
             parts, after["smooth"] = self._smoothed(parts, state["smooth"])
         sensors = {column: part for column, part in zip(values, parts.tolist(), strict=True) if not math.isnan(part)}
         value = float(joint_surprise(parts)) if self.kind == "surprise" else max(sensors.values(), default=math.nan)
@@ -226,29 +234,45 @@ class Surprise:
         median = quantiles[..., levels.index(0.5)]
         return np.minimum(np.abs(x - median) / least_widths(np.asarray(self.scale), median), MOST)
 
-    def _novelties(self, x: NDArray[np.float64], before: list[list[float]]) -> tuple[NDArray[np.float64], Any]:
-        """Give the parts of values (C,), and the ranges with them: mean and its weight; highest, lowest of both."""
+    def _novelties(
+        self, x: NDArray[np.float64], error: NDArray[np.float64], before: list[list[float]]
+    ) -> tuple[NDArray[np.float64], Any]:
+        """Give the parts of values (C,), and what is kept: mean, its weight, whether errors came, highest, lowest."""
         n, scale = len(x), np.broadcast_to(np.asarray(self.scale, np.float64), len(x))
-        leak = scale / self.range_rows
-        total, weight, *edges = np.array(before or [[0.0] * n] * 6, np.float64)
-        there, keep = ~np.isnan(x), 0.5 ** (1 / LEVEL_ROWS)
-        x = np.clip(x, -MOST, MOST)
-        was_seen = weight > 0
+        leak = scale / self.span
+        total, weight, had_error, *edges = np.array(before or [[0.0] * n] * 9, np.float64)
+        keep = 0.5 ** (1 / MEAN_ROWS)
+        x, error = np.clip(x, -MOST, MOST), np.clip(error, -MOST, MOST)
+        there, has_error, was_seen = ~np.isnan(x), ~np.isnan(error), weight > 0
         total = keep * total + (1 - keep) * np.where(there, x, 0.0)
         weight = keep * weight + (1 - keep) * there
         mean = total / np.where(weight > 0, weight, 1.0)
-        parts, moved = [], []
-        for value, high, low in zip((x, mean), edges[:2], edges[2:], strict=True):
+        parts, highs, lows = [], [], []
+        of_values = ((x, there, was_seen), (mean, there, was_seen), (error, has_error, had_error > 0))
+        for (value, came, seen), high, low in zip(of_values, edges[:3], edges[3:], strict=True):
             high, low = high - leak, low + leak
             width = np.maximum(high - low, np.maximum(1e-3 * scale, LEAST_WIDTH))
-            parts.append(np.where(there & was_seen, np.maximum(value - high, low - value) / width, np.nan))
-            higher, lower = (
-                np.where(was_seen, np.fmax(high, value), value),
-                np.where(was_seen, np.fmin(low, value), value),
-            )
-            moved.append((np.where(there, higher, high), np.where(there, lower, low)))
-        after = [total, weight, moved[0][0], moved[1][0], moved[0][1], moved[1][1]]
-        return np.fmax(*parts), [one.tolist() for one in after]
+            parts.append(np.where(came & seen, np.maximum(value - high, low - value) / width, np.nan))
+            highs.append(np.where(seen, np.where(came, np.fmax(high, value), high), np.where(came, value, 0.0)))
+            lows.append(np.where(seen, np.where(came, np.fmin(low, value), low), np.where(came, value, 0.0)))
+        after = [total, weight, np.maximum(had_error, has_error), *highs, *lows]
+        return np.fmax.reduce(parts), [one.tolist() for one in after]
+
+    def _levels(self, x: NDArray[np.float64], before: list[list[float]]) -> tuple[NDArray[np.float64], Any]:
+        """Give the parts of values (C,), and what is kept: level, smoothed distance from it, rows up to ``span``."""
+        level, off, n = np.array(before or [[0.0] * len(x)] * 3, np.float64)
+        x = np.clip(x, -MOST, MOST)
+        there, keep = ~np.isnan(x), 0.5 ** (1 / self.smooth) if self.smooth else 0.0
+        away = np.where(there, x - np.where(n > 0, level, x), 0.0)
+        off = np.where(there, keep * off + (1 - keep) * away, off)
+        part = np.abs(off) / least_widths(np.asarray(self.scale, np.float64), level)
+        moves = there & ((n < self.span) | (part < GATE))
+        level = np.where(
+            n > 0, level + np.where(moves, np.maximum(1 / (n + 1), 1 - 0.5 ** (1 / self.span)) * away, 0), x
+        )
+        level = np.where(there | (n > 0), level, 0.0)
+        after = [level, off, np.minimum(n + there, self.span)]
+        return np.where(there, part, np.nan), [one.tolist() for one in after]
 
     def _smoothed(self, parts: NDArray[np.float64], before: list[list[float]]) -> tuple[NDArray[np.float64], Any]:
         """Move the running means on, and give them where there is a part."""
@@ -282,7 +306,7 @@ class Surprise:
         )
         if not fits or (any(state["ahead"]) and 0.5 not in state["levels"]):
             raise ValueError("its forecasts are not of these channels and their levels")
-        for name, n in (("smooth", 2), ("range", 6)):
+        for name, n in (("smooth", 2), ("kept", {"novelty": 9, "level": 3}.get(self.kind, 0))):
             if state[name] and [len(one) for one in state[name]] != [n_columns] * n:
                 raise ValueError(f"its {name!r} is not of these channels")
 

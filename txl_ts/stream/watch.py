@@ -338,14 +338,13 @@ class Watch:
 
     def _note(self, name: StreamName, result: Any) -> None:
         """Keep what was said about the next rows."""
-        before = self._streams[name]["now"]["ahead"]
-        state, was_warming = (self.score.open(), True) if before is None else (before["score"], before["is_warming"])
+        before = self._streams[name]["now"]["ahead"]  # what the row's score has left
         quantiles = np.asarray(result.quantiles, np.float32)
         quantiles = quantiles[:, None] if quantiles.ndim == 2 else quantiles
         self._streams[name]["now"]["ahead"] = {
-            "score": self.score.note(quantiles, result.levels, state),
+            "score": self.score.note(quantiles, result.levels, before["score"]),
             # A result that says "missing" does not say whether it is warm.
-            "is_warming": result.status == WARMING_UP or (result.status == MISSING and was_warming),
+            "is_warming": result.status == WARMING_UP or (result.status == MISSING and before["is_warming"]),
         }
 
     def _judged(self, name: StreamName, row: Row) -> Watched:
@@ -355,12 +354,12 @@ class Watch:
         ahead = now["ahead"]
         if row.is_used:
             now["at"] = row.stamp
-            is_warm = ahead is not None and self._is_warm(ahead)
+            ahead = {"score": self.score.open(), "is_warming": True} if ahead is None else ahead
+            is_warm = self._is_warm(ahead)
             statuses += [] if is_warm else [WARMING_UP]
-            if ahead is not None:
-                is_scored = is_warm or self.score_while_warming
-                score, state = self.score.step(row.values, ahead["score"], is_warm=is_scored)
-                now["ahead"] = {**ahead, "score": state}
+            is_scored = is_warm or self.score_while_warming
+            score, state = self.score.step(row.values, ahead["score"], is_warm=is_scored)
+            now["ahead"] = {**ahead, "score": state}
         if self.calibration is not None and not math.isnan(score.value):
             p_value, has_drifted, now["calibration"] = self.calibration.step(score.value, now["calibration"])
             statuses += [DRIFT] if has_drifted else []
