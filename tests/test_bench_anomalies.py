@@ -13,6 +13,7 @@ from txl_ts.bench.detectors import (
     CLASSIC,
     NAIVE,
     Detector,
+    Learned,
     RunningLevel,
     constant,
     outside_range,
@@ -90,6 +91,27 @@ def test_a_guarded_level_stands_still_while_rows_are_abnormal_and_an_unguarded_o
 
 def test_a_running_mean_begins_at_the_first_row_and_forgets_by_its_rows():
     np.testing.assert_allclose(running_mean(np.array([[2.0], [0.0], [0.0]]), 4), [[2.0], [1.5], [1.125]])
+
+
+SMALL = {"max_epochs": 0, "lookback": 8, "mem_len": 4, "d_model": 8, "n_heads": 2, "n_layers": 1, "warm_up": 20}
+
+
+def test_the_estimator_judges_its_first_columns_and_only_sees_the_others(series):
+    x = series.values.copy()
+    x[300, 2] += 50
+    made = LabelledSeries("made", x, 150, series.labels)
+    scores = Learned({**SMALL, "score": "deviation"}, n_judged=1)(made, 0)
+    assert scores.shape == (400,)
+    assert 250 <= int(np.nanargmax(scores)) < 282
+    assert np.isnan(scores[:20]).all()
+    assert np.isfinite(scores[20:]).all()
+
+
+def test_the_estimator_judges_new_streams_by_those_of_others(series):
+    calm = [series.values[:120], series.values[120:240]]
+    found = Learned({**SMALL, "score": "level"}).shared(calm, [series.values[200:], series.values[230:]], 0)
+    assert [len(one) for one in found] == [200, 170]
+    assert np.nanmax(found[0][50:80]) > 3 > np.nanmedian(found[0])
 
 
 # ------------------------------------------------------------------------------------------------------------ the rules
@@ -191,3 +213,36 @@ def test_times_of_skab_are_read_and_the_normal_run_has_no_label(shared_data):
     assert normal.values.shape == (9405, 8)
     assert not normal.labels.any()
     assert pd.Timestamp(normal.times[0]).year == 2020
+
+
+@pytest.fixture
+def small_nab(tmp_path):
+    """A folder like NAB's, of two files of 400 rows, with a window each."""
+    folder = tmp_path / "nab"
+    names = ("artificialWithAnomaly/one.csv", "realTweets/two.csv")
+    windows = {}
+    for k, name in enumerate(names):
+        x = np.random.default_rng(k).normal(size=400)
+        x[300 + k] += 12
+        times = pd.date_range("2014-01-01", periods=400, freq="5min")
+        path = folder / name
+        path.parent.mkdir(parents=True)
+        pd.DataFrame({"timestamp": times, "value": x}).to_csv(path, index=False)
+        windows[name] = [[f"{times[290]}.000000", f"{times[320]}.000000"]]
+    (folder / "labels").mkdir()
+    (folder / "labels" / "combined_windows.json").write_text(json.dumps(windows))
+    (folder / "final_results.json").write_text(json.dumps({"numenta": {"standard": 70.1}}))
+    return tmp_path
+
+
+def test_nab_finds_one_spike_in_each_of_two_files_and_quotes_what_is_published(small_nab):
+    table = nab.run(small_nab, variants=[Detector("outside", outside_range), NAIVE[0]], seeds=(0, 1))
+    rows = {(row["model"], row["alerts"]): row for row in table["rows"]}
+    found = rows["outside", "one per episode"]
+    assert found["standard"] > 80
+    assert found["n_found"] == 2
+    assert found["standard"] >= found["strict"] > 80
+    assert found["other_half"] <= found["standard"]  # two thresholds, neither of them chosen on what it is used for
+    assert rows["constant", "each row"]["standard"] == 0
+    assert "numenta 70.1" in " ".join(table["notes"])
+    assert {run["model"] for run in table["runs"]} == {"outside", "constant"}

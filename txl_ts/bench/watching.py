@@ -70,7 +70,7 @@ def run(
         "title": "Rows a second of a detector",
         "command": command or "txl-ts bench watching",
         "protocol": [
-            "The default detector over normal noise, one torch thread and one of ONNX Runtime, CPU time of the process. "
+            "The default detector over normal noise, one thread of torch and of ONNX Runtime, CPU time of the process. "
             "At once: `detect` over 20,000 rows. One by one: `StreamSession.step` over the exported graph, scores and "
             f"p-values with it. Load: CPU seconds of one row for each of {n_streams:,} named streams in one call "
             "(`step_many`), median of five; 1 would be a core that does nothing else.",
