@@ -113,7 +113,7 @@ def vus_pr(labels: ArrayLike, scores: ArrayLike, *, window: int) -> float:
     thresholds = s[order][np.linspace(0, n - 1, _N_THRESHOLDS).astype(int)]
     n_alarms = np.searchsorted(-s[order], -thresholds, side="right")
     edges = np.diff(np.concatenate([[0], y, [0]]))
-    ranges = list(zip(np.flatnonzero(edges == 1), np.flatnonzero(edges == -1) - 1, strict=True))
+    ranges = list(zip(np.flatnonzero(edges == 1).tolist(), (np.flatnonzero(edges == -1) - 1).tolist(), strict=True))
     areas = []
     for width in range(window + 1):
         soft = _softened(y, ranges, width)

@@ -41,7 +41,9 @@ ALPHAS = (1e-2, 1e-3, 1e-4)
 # The corpus in two halves, for choices on one that are reported on the other.
 _FIRST_HALF = ("artificialNoAnomaly", "artificialWithAnomaly", "realAWSCloudwatch", "realAdExchange")
 
-NOVELTY = MappingProxyType({"score": "novelty", "horizons": (24,), "lookback": 64, "half_life": 300, "max_epochs": 0})
+NOVELTY = MappingProxyType(
+    {"score": "novelty", "span": 10**9, "horizons": (24,), "lookback": 64, "half_life": 300, "max_epochs": 0}
+)
 DEVIATION = MappingProxyType({"score": "deviation", "max_epochs": 0})
 COLUMNS = MappingProxyType(
     {
@@ -173,7 +175,7 @@ def honest_alarms(series: LabelledSeries, scores: Floats, *, alpha: float) -> ND
         threshold = float(np.nextafter(calm.max(), np.inf))
     alarms = np.zeros(len(scores), bool)
     last = -EPISODE
-    for i in np.flatnonzero(np.nan_to_num(scores, nan=-np.inf) >= threshold):
+    for i in np.flatnonzero(np.nan_to_num(scores, nan=-np.inf) >= threshold).tolist():
         if i - last >= EPISODE:
             alarms[i], last = True, i
     return alarms
