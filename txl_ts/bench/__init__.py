@@ -20,12 +20,16 @@ BENCHES = (
     "fleet",
     "heads",
     "m4",
+    "nab",
     "precision",
     "ragged",
+    "skab",
     "speed",
     "step",
     "tabular",
+    "tsb_ad",
     "uneven",
+    "watching",
 )
 
 

@@ -22,24 +22,10 @@ _COVERAGE = "ETTh1,ETTh2,M4 Hourly,Victoria electricity"
 def bench_program() -> typer.Typer:
     """Make the sub-commands of ``txl-ts bench``, one per bench."""
     program = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Rebuild a table of benchmarks/results.")
-    benches = (
-        alarms,
-        clients,
-        coverage,
-        covariates,
-        ett,
-        fleet,
-        heads,
-        m4,
-        precision,
-        ragged,
-        speed,
-        step,
-        tabular,
-        uneven,
-    )
+    forecasts = (clients, coverage, covariates, ett, fleet, heads, m4, precision, ragged, speed, step, tabular, uneven)
+    benches = (*forecasts, alarms, nab, skab, tsb_ad, watching)
     for bench in benches:
-        program.command(bench.__name__)(bench)
+        program.command(bench.__name__.replace("_", "-"))(bench)
     return program
 
 
@@ -103,6 +89,11 @@ def m4(
     _run("m4", data, out, seeds=seeds, baselines_only=baselines_only, said=said, group=group, held_out=held_out)
 
 
+def nab(data: Data, out: Out = RESULTS, seeds: Seeds = "0,1,2", baselines_only: BaselinesOnly = False) -> None:
+    """Numenta Anomaly Benchmark: official and honest scores of 58 streams."""
+    _run("nab", data, out, seeds=seeds, baselines_only=baselines_only, said={"seeds": (seeds, "0,1,2")})
+
+
 def precision(
     data: Data,
     out: Out = RESULTS,
@@ -121,6 +112,11 @@ def ragged(
 ) -> None:
     """Ten thousand ragged series: seconds and bytes from frame to forecast."""
     _run("ragged", None, out, seeds=seeds, baselines_only=False, said={"seeds": (seeds, "0")}, peer=peer)
+
+
+def skab(data: Data, out: Out = RESULTS, seeds: Seeds = "0,1,2", baselines_only: BaselinesOnly = False) -> None:
+    """SKAB, a pump with eight sensors: F1, false and missed alarms."""
+    _run("skab", data, out, seeds=seeds, baselines_only=baselines_only, said={"seeds": (seeds, "0,1,2")})
 
 
 def speed(
@@ -195,6 +191,19 @@ def tabular(
     _run("tabular", data, out, seeds=seeds, baselines_only=baselines_only, said=said, **settings)
 
 
+def tsb_ad(
+    data: Data,
+    out: Out = RESULTS,
+    seeds: Seeds = "0,1,2",
+    parts: Annotated[str, typer.Option(help="Parts of the benchmark.", metavar="NAME,…")] = "tuning,M,U",
+    baselines_only: BaselinesOnly = False,
+) -> None:
+    """TSB-AD, rebuilt from NAB, SMAP and MSL: VUS-PR."""
+    said = {"parts": (parts, "tuning,M,U"), "seeds": (seeds, "0,1,2")}
+    wanted = tuple(parts.split(","))
+    _run("tsb_ad", data, out, seeds=seeds, baselines_only=baselines_only, said=said, parts=wanted)
+
+
 def uneven(
     data: Data,
     out: Out = RESULTS,
@@ -206,6 +215,14 @@ def uneven(
     said = {"sets": (sets, "vitals,air"), "seeds": (seeds, "0")}
     wanted = tuple(sets.split(","))
     _run("uneven", data, out, seeds=seeds, baselines_only=baselines_only, said=said, sets=wanted)
+
+
+def watching(
+    out: Out = RESULTS,
+    seeds: Annotated[str, typer.Option(help="The first draws the rows.", metavar="N")] = "0",
+) -> None:
+    """Rows a second of a detector, and the load of a thousand."""
+    _run("watching", None, out, seeds=seeds, baselines_only=False, said={"seeds": (seeds, "0")})
 
 
 def whole_numbers(name: str, text: str) -> tuple[int, ...]:
@@ -240,7 +257,7 @@ def _run(
     if out.exists() and not out.is_dir():
         raise ParameterError(f"--out {str(out)!r} is a file. Name a folder.")  # said now, not after hours of fits
     settings["seeds"] = whole_numbers("seeds", seeds)
-    words = [f"txl-ts bench {name}" + (" --data DIR" if data else "")]
+    words = [f"txl-ts bench {name.replace('_', '-')}" + (" --data DIR" if data else "")]
     for option, (value, default) in said.items():
         if value != default:
             words.append(f"--{option}" if value is True else f"--{option} {shlex.quote(value)}")
