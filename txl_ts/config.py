@@ -5,14 +5,13 @@ from __future__ import annotations
 import difflib
 import itertools
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any, Self
 
 from txl_ts.errors import ParameterError
 
 SCALERS = ("running", "standard")
-MEMORIES = ("fifo",)
 TRANSFORMS = ("none", "log1p", "sqrt", "asinh")
 
 
@@ -44,8 +43,10 @@ class ModelConfig:
         Map of the target into the model; forecasts come back through its inverse.
     non_negative : bool
         Forecasts below 0 become 0.
-    memory : {"fifo"}
-        Memory policy.
+    memory : str
+        Memory policy: ``"fifo"``, the window alone, or one that adds a far memory (see :mod:`txl_ts.memory`).
+    memory_params : dict
+        Its parameters, as far as they are not its defaults.
     d_model, n_layers, n_heads, d_ff : int
         Width, layers, heads, width of the feed-forward part.
     dropout : float
@@ -68,6 +69,7 @@ class ModelConfig:
     transform: str = "none"
     non_negative: bool = False
     memory: str = "fifo"
+    memory_params: dict[str, int | float] = field(default_factory=dict, hash=False)
     d_model: int
     n_layers: int
     n_heads: int
@@ -90,7 +92,7 @@ class ModelConfig:
         object.__setattr__(self, "half_life", half_life)
         object.__setattr__(self, "dropout", check_number("dropout", self.dropout, at_least=0, below=1, example=0.1))
         check_choice("scaler", self.scaler, SCALERS)
-        check_choice("memory", self.memory, MEMORIES)
+        self._check_memory()
         check_choice("transform", self.transform, TRANSFORMS)
         if not isinstance(self.non_negative, bool):
             raise ParameterError(f"non_negative={self.non_negative!r} must be True or False.")
@@ -99,6 +101,15 @@ class ModelConfig:
             kinds = tuple(check_integer(name, kind, at_least=least) for kind in getattr(self, name))
             object.__setattr__(self, name, kinds)
         self._check_uneven()
+
+    def _check_memory(self) -> None:
+        if not isinstance(self.memory, str):
+            raise ParameterError(f"memory={self.memory!r} must be the name of a memory policy such as 'fifo'.")
+        params = self.memory_params
+        plain = isinstance(params, dict) and all(isinstance(name, str) for name in params)
+        if not plain or not all(type(value) in (int, float) for value in params.values()):
+            raise ParameterError(f"memory_params={params!r} must be a dictionary of numbers such as {{'n_slots': 16}}.")
+        object.__setattr__(self, "memory_params", dict(params))
 
     def _check_uneven(self) -> None:
         if UNEVEN in self.futr_kinds[:-1]:
@@ -129,8 +140,13 @@ class ModelConfig:
 
     @property
     def reach(self) -> int:
-        """Rows back that the recurrent path can see (the normaliser and the linear path reach further)."""
-        return self.n_layers * self.mem_len * self.stride + self.patch_len - 1
+        """Rows back that the recurrent path can see (the normaliser and the linear path reach further).
+
+        For a far memory whose slots stand for some rows each, what it promises; for one that keeps what it likes, the
+        window's.
+        """
+        far = self.memory_params.get("n_slots", 0) * self.memory_params.get("every", 0)
+        return self.n_layers * max(self.mem_len * self.stride, int(far)) + self.patch_len - 1
 
     @property
     def n_context_rows(self) -> int:
@@ -143,6 +159,8 @@ class ModelConfig:
         for name in _KINDS:
             kinds = document.pop(name)
             document |= {name: list(kinds)} if kinds else {}
+        if not self.memory_params:  # older versions do not know them
+            del document["memory_params"]
         return document
 
     @classmethod

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from txl_ts.config import ModelConfig, check_integer, check_quantiles
 from txl_ts.errors import FrequencyError, ParameterError
 from txl_ts.frames import Freq, Roles, rows_in
+from txl_ts.memory import completed
 
 # A stream's whole state should fit in this; the memory takes what the look-back leaves.
 STATE_BUDGET = 128 * 1024
@@ -72,9 +74,9 @@ def resolve_sizes(
         **{f"{role}_kinds": beside.kinds(role) for role in ("hist", "futr", "static")},
     }
     # Checked before they are divided by.
-    checked = ModelConfig(**sizes, mem_len=0)
+    checked = completed(ModelConfig(**sizes, mem_len=0))
     mem_len = _given(params, "mem_len", lambda: _mem_len(checked, context))
-    return ModelConfig(**sizes, mem_len=mem_len)
+    return replace(checked, mem_len=mem_len)
 
 
 def _given(params: Mapping[str, Any], name: str, auto: Any) -> Any:

@@ -1,5 +1,26 @@
-"""Memory policies: what a layer keeps of the rows it has seen, one file each."""
+"""Memory policies: what a layer keeps of the rows it has seen, one file each.
 
+Every layer has a window of its newest rows (:class:`Fifo`). A policy adds a far memory to it: a :class:`FarMemory`.
+"""
+
+from txl_ts.memory.far import FarMemory, Kept, Slots, in_line, is_far
 from txl_ts.memory.fifo import Fifo
+from txl_ts.memory.registry import completed, far_memory, policies, policy, register
+from txl_ts.memory.sinks import Sinks
+from txl_ts.memory.two_rate import TwoRate
 
-__all__ = ["Fifo"]
+__all__ = [
+    "FarMemory",
+    "Fifo",
+    "Kept",
+    "Sinks",
+    "Slots",
+    "TwoRate",
+    "completed",
+    "far_memory",
+    "in_line",
+    "is_far",
+    "policies",
+    "policy",
+    "register",
+]

@@ -21,7 +21,7 @@ from tqdm import tqdm
 from txl_ts.embeddings import Units
 from txl_ts.errors import TrainingError
 from txl_ts.losses import LOSSES, forecast_loss
-from txl_ts.model import Front, TorchState, TXLModel
+from txl_ts.model import Front, TorchState, TXLModel, forgotten
 from txl_ts.training.pieces import Step, schedule
 from txl_ts.training.segments import Origins, Segment, segments
 from txl_ts.training.settings import TrainingSettings
@@ -212,7 +212,7 @@ class Trainer:
         stride = self.model.config.stride
         lanes = self.progress.lanes
         if not self.settings.carry_memory:
-            lanes = lanes | {"count": torch.zeros_like(lanes["count"])}
+            lanes = forgotten(lanes)
         z, front, self.progress.lanes = self.model.forward_visits(
             segment.x, lanes, phases, segment.start, beside=segment.beside
         )
