@@ -10,12 +10,19 @@ from tests.oracles import far_memory
 from txl_ts.backbone import Backbone
 from txl_ts.config import ModelConfig
 from txl_ts.errors import ParameterError
-from txl_ts.memory import Fifo, completed, is_far
+from txl_ts.memory import Compressive, Fifo, completed, is_far
 from txl_ts.model import TXLModel
 
 D, H, N_LAYERS, M = 12, 3, 2, 5
 # Small enough that slots fill up and leave within a few dozen rows.
-PARAMS = {"sinks": {"n_slots": 3}, "two_rate": {"n_slots": 4, "every": 3}}
+PARAMS = {
+    "sinks": {"n_slots": 3},
+    "compressive": {"n_slots": 7, "every": 2, "block": 4},
+    "two_rate": {"n_slots": 4, "every": 3},
+    "gated": {"n_slots": 3, "block": 4},
+    "importance": {"n_slots": 4, "block": 3, "decay": 0.7},
+    "tokens": {"n_slots": 3, "block": 5},
+}
 SIZES = {"h": 2, "quantiles": (0.1, 0.5, 0.9), "patch_len": 2, "stride": 1, "lookback": 4, "half_life": 24.0}
 SIZES |= {"d_model": D, "n_layers": N_LAYERS, "n_heads": H, "d_ff": 10, "mem_len": M}
 # Float64 keeps 16 digits; sums of some hundred terms of size one, in another order than the oracle's.
@@ -195,12 +202,39 @@ def test_training_walks_the_same_numbers(name):
 @every_policy
 def test_every_weight_gets_a_gradient_within_a_segment_and_the_state_carries_none(name):
     model, x = make_model(name).train(), random_rows(2, 60, 1, dtype=torch.float32)
-    _, _, state = model.forward_visits(x[:, :30], model.init_visits(2, n_phases=1), torch.tensor([0]))
+    first, _, state = model.forward_visits(x[:, :30], model.init_visits(2, n_phases=1), torch.tensor([0]))
     assert not any(tensor.requires_grad for tensor in state.values())
     z, _, _ = model.forward_visits(x[:, 30:], state, torch.tensor([0]))
-    z.square().mean().backward()
+    (first + z).square().mean().backward()
     missing = [key for key, p in model.named_parameters() if p.grad is None or not p.grad.abs().max() > 0]
     assert missing == []
+
+
+def test_the_loss_of_compression_stays_in_the_convolution(monkeypatch):
+    x, found = random_rows(2, 60, 1, dtype=torch.float32), []
+    for own_loss in (Compressive.own_loss, lambda self, rows, attention: None):
+        monkeypatch.setattr(Compressive, "own_loss", own_loss)
+        model = make_model("compressive").train()
+        z, _, _ = model.forward_visits(x, model.init_visits(2, n_phases=1), torch.tensor([0]))
+        z.square().mean().backward()
+        found.append({key: p.grad for key, p in model.named_parameters()})
+    on, off = found
+    for key in on:
+        if key.endswith("far.mix"):
+            assert on[key].abs().max() > 0
+            assert off[key] is None
+        else:
+            assert torch.equal(on[key], off[key]), key
+
+
+def test_the_loss_of_compression_falls_to_nothing_where_compression_loses_nothing():
+    model = make_model("compressive", torch.float64)
+    layer = model.backbone.layers[0]
+    same = random_rows(3, 2, 1, D).expand(-1, -1, 4, -1).flatten(0, 1)  # blocks of equal rows: their mean is all of it
+    with torch.no_grad():
+        layer.far.mix.copy_(torch.eye(D).repeat(2, 1) / 2)
+    assert float(layer.far.own_loss(same, layer.attention)) < 1e-25
+    assert float(layer.far.own_loss(random_rows(6, 4, D), layer.attention)) > 1e-3
 
 
 # -------------------------------------------------------------------------------------------------------------- reach
@@ -227,6 +261,21 @@ def test_two_rates_reach_as_far_as_promised_and_the_window_alone_does_not():
         assert moves_the_last_row(model, n_rows=n_rows, lag=model.config.reach)
         assert not moves_the_last_row(model, n_rows=n_rows, lag=model.config.reach + offset + 1)
         assert not moves_the_last_row(fifo, n_rows=n_rows, lag=fifo.config.reach + 1)
+
+
+def test_compressed_rows_reach_as_far_as_promised():
+    model = make_model("compressive", torch.float64, **PLAIN)
+    assert model.config.reach == N_LAYERS * 2 * 7
+    for n_rows in (81, 82, 83, 84):
+        assert moves_the_last_row(model, n_rows=n_rows, lag=model.config.reach)
+        assert not moves_the_last_row(model, n_rows=n_rows, lag=model.config.reach + 2 * 4)
+
+
+@pytest.mark.parametrize("name", ["gated", "tokens"])
+def test_a_state_that_is_carried_on_reaches_beyond_any_window(name):
+    model = make_model(name, torch.float64, **PLAIN)
+    assert model.config.reach == N_LAYERS * M  # promised is what the window gives
+    assert moves_the_last_row(model, n_rows=150, lag=20 * N_LAYERS * M // 2)
 
 
 def test_sinks_claim_no_reach_beyond_the_window():

@@ -71,6 +71,96 @@ class TwoRate(Blocks):
         return self.kept
 
 
+class Compressive(Blocks):
+    def absorb(self, block):
+        every = self.params["every"]
+        for i in range(0, len(block), every):
+            row = np.concatenate(block[i : i + every]) @ self.weights["mix"]
+            middle = self.t - len(block) + i + (every - 1) / 2
+            self.kept.append((row, middle, 0.0))
+        del self.kept[: -self.params["n_slots"]]
+
+    def slots(self):
+        return self.kept
+
+
+class Gated(Blocks):
+    def begin(self):
+        self.kept = np.zeros((self.params["n_slots"], len(self.weights["gate"])))
+
+    def vector(self, i):
+        return layer_norm(self.kept[i], below(self.weights, "norm.")) + self.weights["identity"][i]
+
+    def absorb(self, block):
+        w, gate, after = self.weights, sigmoid(self.weights["gate"]), []
+        for i, state in enumerate(self.kept):
+            read = []
+            for h in range(self.n_heads):
+                q = self.heads(self.vector(i) @ w["query"])[h]
+                k = np.array([self.heads(row @ w["key"])[h] for row in block])
+                v = np.array([self.heads(row @ w["value"])[h] for row in block])
+                read.append(softmax(k @ q / math.sqrt(len(q))) @ v)
+            after.append(gate * state + (1 - gate) * (np.concatenate(read) @ w["output"]))
+        self.kept = np.array(after)
+
+    def slots(self):
+        return [(self.vector(i), None, 0.0) for i in range(len(self.kept))]
+
+
+class Importance(Blocks):
+    """A list of [row, born, use]."""
+
+    oldest = 4096
+
+    def worth(self, row):
+        return float(sigmoid(self.weights["worth.weight"][0] @ row + self.weights["worth.bias"][0]))
+
+    def absorb(self, block):
+        attention, d_model, decay = below(self.layer, "attention."), block.shape[1], self.params["decay"]
+        n_old, first = len(self.kept), self.t - len(block)
+        rows = [row for row, _, _ in self.kept] + list(block)
+        share = np.zeros(len(rows))
+        for i in range(len(block)):
+            for h in range(self.n_heads):
+                q = self.heads(attention["query.weight"] @ block[i])[h] + attention["u"][h]
+                keys = [self.heads(attention["key_value.weight"][:d_model] @ row)[h] for row in rows[: n_old + i + 1]]
+                weight = softmax(np.array(keys) @ q / math.sqrt(len(q)))
+                share[: len(weight)] += weight / (len(block) * self.n_heads)
+        share *= self.params["n_slots"] + len(block)
+        old = [
+            (row, born, decay * use + (1 - decay) * s) for (row, born, use), s in zip(self.kept, share, strict=False)
+        ]
+        new = [(row, first + i, share[n_old + i]) for i, row in enumerate(block)]
+        best = sorted([*old, *new], key=lambda entry: -self.worth(entry[0]) * (1 + entry[2]))[: self.params["n_slots"]]
+        self.kept = sorted(best, key=lambda entry: entry[1])
+
+    def slots(self):
+        return [(row, born, math.log(self.worth(row))) for row, born, _ in self.kept]
+
+
+class Tokens(Blocks):
+    def begin(self):
+        self.kept = self.weights["first"]
+
+    def absorb(self, block):
+        attention, after = below(self.layer, "attention."), []
+        d_model = block.shape[1]
+        seen = [*self.kept, *block]
+        for token in self.kept:
+            read = []
+            for h in range(self.n_heads):
+                q = self.heads(attention["query.weight"] @ token)[h] + attention["u"][h]
+                k = np.array([self.heads(attention["key_value.weight"][:d_model] @ row)[h] for row in seen])
+                v = np.array([self.heads(attention["key_value.weight"][d_model:] @ row)[h] for row in seen])
+                read.append(softmax(k @ q / math.sqrt(len(q))) @ v)
+            out = token + attention["output.weight"] @ np.concatenate(read)
+            after.append(layer_norm(out, below(self.weights, "norm.")))
+        self.kept = after
+
+    def slots(self):
+        return [(row, None, 0.0) for row in self.kept]
+
+
 def attend(x, t, slots, weights, *, n_heads, mem_len):
     """One row's attention over its window and the slots."""
     d_model = x.shape[1]
@@ -113,4 +203,11 @@ def backbone(x, weights, policy, *, n_layers, **sizes):
     return layer_norm(x, below(weights, "norm."))
 
 
-POLICIES = {"sinks": Sinks, "two_rate": TwoRate}
+POLICIES = {
+    "sinks": Sinks,
+    "compressive": Compressive,
+    "two_rate": TwoRate,
+    "gated": Gated,
+    "importance": Importance,
+    "tokens": Tokens,
+}

@@ -9,7 +9,7 @@ calls, and lanes that stand at different places of the grid may share one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -96,7 +96,11 @@ class FarMemory(nn.Module):
         return kept
 
     def own_loss(self, rows: Tensor, attention: RelativeAttention) -> Tensor | None:
-        """Give a loss of the policy's own on blocks (B, n, block, D), a scalar; its gradient stays in the policy."""
+        """Give a loss of the policy's own on blocks (n, block, D), a scalar, or None.
+
+        In training it is added to that of the task. Its gradient is the policy's own business: detach what it should
+        not reach.
+        """
         return None
 
 
@@ -198,10 +202,26 @@ def look(
     if n == 1 and _is_one(n_rows):  # not a whole block for the sake of one row
         place, offset = torch.zeros_like(place), place[:, None]
     seen = _seen(slots, place, offset.to(rows.dtype), attention)
+    if far.training and torch.is_grad_enabled():
+        whole = aligned[n_there[:, None] >= (torch.arange(n, device=device) + 1) * block]
+        loss = far.own_loss(whole, attention) if len(whole) else None
+        seen = seen if loss is None else seen._replace(key=_WithLoss.apply(seen.key, loss))
     last = torch.div(n_there, block, rounding_mode="floor")[:, None] * block + torch.arange(block, device=device)
     left = _taken(every, _after_hole(last, filled, block=block))
     is_there = last < n_there[:, None]
     return seen, {"block": torch.where(is_there[..., None], left, left.new_zeros(())), **kept}
+
+
+class _WithLoss(torch.autograd.Function):
+    """Pass a tensor on, and add a loss to whatever loss comes of it: the model stays ``(x, state) → (y, state)``."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, loss: Tensor) -> Tensor:
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        return gradient, gradient.new_ones(())
 
 
 def _is_one(n_rows: int) -> bool:

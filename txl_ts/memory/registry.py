@@ -9,8 +9,12 @@ from typing import TypeVar
 
 from txl_ts.config import ModelConfig, check_integer, check_number
 from txl_ts.errors import ParameterError
+from txl_ts.memory.compressive import Compressive
 from txl_ts.memory.far import FarMemory
+from txl_ts.memory.gated import Gated
+from txl_ts.memory.importance import Importance
 from txl_ts.memory.sinks import Sinks
+from txl_ts.memory.tokens import Tokens
 from txl_ts.memory.two_rate import TwoRate
 
 ENTRY_POINTS = "txl_ts.memory"
@@ -19,7 +23,11 @@ ENTRY_POINTS = "txl_ts.memory"
 _POLICIES: dict[str, type[FarMemory] | None] = {
     "fifo": None,
     "sinks": Sinks,
+    "compressive": Compressive,
     "two_rate": TwoRate,
+    "gated": Gated,
+    "importance": Importance,
+    "tokens": Tokens,
 }
 _Policy = TypeVar("_Policy", bound=type[FarMemory])
 _Config = TypeVar("_Config", bound=ModelConfig)
