@@ -233,8 +233,8 @@ def test_the_loss_of_compression_falls_to_nothing_where_compression_loses_nothin
     same = random_rows(3, 2, 1, D).expand(-1, -1, 4, -1).flatten(0, 1)  # blocks of equal rows: their mean is all of it
     with torch.no_grad():
         layer.far.mix.copy_(torch.eye(D).repeat(2, 1) / 2)
-    assert float(layer.far.own_loss(same, layer.attention)) < 1e-25
-    assert float(layer.far.own_loss(random_rows(6, 4, D), layer.attention)) > 1e-3
+        assert float(layer.far.own_loss(same, layer.attention)) < 1e-25
+        assert float(layer.far.own_loss(random_rows(6, 4, D), layer.attention)) > 1e-3
 
 
 # -------------------------------------------------------------------------------------------------------------- reach

@@ -114,7 +114,7 @@ class Far(NamedTuple):
     key, value : Tensor of shape (B, H, n, F, K)
     visible : bool Tensor of shape (B, n, F)
         Which slots hold something.
-    age : Tensor of shape (B, n, F) or None
+    age : Tensor of shape (B, n, F) or (1, n, F), or None
         Visits from what a slot stands for to the first row of the block; None if slots have no place in time.
     bias : Tensor of shape (B, n, F) or None
         What is added to the score of each slot.

@@ -28,7 +28,7 @@ class Slots(NamedTuple):
     rows : Tensor of shape (B, F, D)
         In the place of normalised rows: keys and values are projected from them.
     visible : bool Tensor of shape (B, F)
-    age : Tensor of shape (B, F) or None
+    age : Tensor of shape (B, F) or (1, F), or None
         Visits back from the first row of the block; None if slots have no place in time.
     bias : Tensor of shape (B, F) or None
         What is added to each slot's score.
@@ -112,8 +112,7 @@ def in_line(rows: Tensor, n_blocks: Tensor, *, per_block: int, every: int) -> Sl
     n_slots, dtype = rows.shape[1], rows.dtype
     rank = torch.arange(n_slots - 1, -1, -1, device=rows.device)  # 0 is the newest
     visible = rank < n_blocks[:, None] * per_block
-    age = (rank.to(dtype) * every + (every + 1) / 2).expand(visible.shape)
-    return Slots(rows, visible, age)
+    return Slots(rows, visible, (rank.to(dtype) * every + (every + 1) / 2)[None])
 
 
 def far_specs(far: FarMemory | None, *, n_layers: int, d_model: int) -> tuple[TensorSpec, ...]:
