@@ -23,6 +23,7 @@ BENCHES = (
     "speed",
     "step",
     "tabular",
+    "uneven",
 )
 
 

@@ -21,7 +21,7 @@ _COVERAGE = "ETTh1,ETTh2,M4 Hourly,Victoria electricity"
 def bench_program() -> typer.Typer:
     """Make the sub-commands of ``txl-ts bench``, one per bench."""
     program = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Rebuild a table of benchmarks/results.")
-    for bench in (alarms, clients, coverage, covariates, ett, fleet, m4, precision, speed, step, tabular):
+    for bench in (alarms, clients, coverage, covariates, ett, fleet, m4, precision, speed, step, tabular, uneven):
         program.command(bench.__name__)(bench)
     return program
 
@@ -154,6 +154,19 @@ def tabular(
     said = {"seeds": (seeds, "0,1,2"), "sets": (sets, "")}
     settings: dict[str, Any] = {"sets": tuple(sets.split(","))} if sets else {}
     _run("tabular", data, out, seeds=seeds, baselines_only=baselines_only, said=said, **settings)
+
+
+def uneven(
+    data: Data,
+    out: Out = RESULTS,
+    seeds: Seeds = "0",
+    sets: Annotated[str, typer.Option(help="Data sets.", metavar="NAME,…")] = "vitals,air",
+    baselines_only: BaselinesOnly = False,
+) -> None:
+    """Rows that come unevenly: real time beside rows only and beside an hourly grid."""
+    said = {"sets": (sets, "vitals,air"), "seeds": (seeds, "0")}
+    wanted = tuple(sets.split(","))
+    _run("uneven", data, out, seeds=seeds, baselines_only=baselines_only, said=said, sets=wanted)
 
 
 def whole_numbers(name: str, text: str) -> tuple[int, ...]:

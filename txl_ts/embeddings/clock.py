@@ -35,25 +35,27 @@ class Times:
         Time since the last value of each column before the row's own.
     age : Tensor of shape (B, T)
         Time since the target's last value, the row's own among them.
-    clock : float64 Tensor of shape (B, T + h)
-        Times of the rows of the call and of those ahead.
+    gap : float64 Tensor of shape (B, T + h)
+        Time from the row before to each row of the call and to those ahead.
     n_asked : int, optional
-        Rows ahead, where they are asked for apart from any call; ``clock`` then has no row of one.
+        Rows ahead, where they are asked for apart from any call: ``gap`` then begins with the first of them.
     """
 
     slots: Tensor
     patch: Tensor
     since: Tensor
     age: Tensor
-    clock: Tensor
+    gap: Tensor
     n_asked: int | None = None
 
     def ahead(self, picked: Tensor, *, h: int) -> Tensor:
         """Time from some rows of the call to the ``h`` rows after each, (B, n, h)."""
         if self.n_asked is not None:
-            return self.clock[:, None].to(self.age.dtype)
-        steps = torch.arange(1, h + 1, device=picked.device)
-        return (self.clock[:, picked[:, None] + steps] - self.clock[:, picked, None]).to(self.age.dtype)
+            gap = self.gap[:, None]
+        else:
+            gap = self.gap[:, picked[:, None] + torch.arange(1, h + 1, device=picked.device)]
+        # A sum of its own for each row: the difference of two times would hold the rounding of a long call.
+        return gap.cumsum(dim=2).to(self.age.dtype)
 
 
 class Clock(nn.Module):
@@ -99,18 +101,18 @@ class Clock(nn.Module):
         kept = torch.cat([state["gaps"], gap[:, :n_rows].to(state["gaps"].dtype)], dim=1)  # (B, n_kept + T)
         # Sums in float64: the same to the last digit of float32 wherever the call begins.
         slots = kept[:, self.n_kept - self.mem_len :].double().clamp(max=LONGEST_GAP).cumsum(dim=1)
-        clock = gap.double().cumsum(dim=1)
         patch = kept[:, self.n_kept - self.patch_len + 1 :].unfold(1, self.patch_len, 1)
-        since, age = _ages(clock[:, :n_rows, None], present, state["ages"][:, None].double())
+        clock = gap[:, :n_rows, None].double().cumsum(dim=1)
+        since, age = _ages(clock, present, state["ages"][:, None].double())
         dtype = state["ages"].dtype
         moved = {"gaps": kept[:, n_rows:], "ages": age[:, -1].to(dtype)}
-        return Times(slots, patch, since.to(dtype), age[..., 0].to(dtype), clock), moved
+        return Times(slots, patch, since.to(dtype), age[..., 0].to(dtype), gap.double()), moved
 
     def asked(self, gap: Tensor, *, age: Tensor) -> Times:
         """Read asked times by the gaps (B, n) before them, after a row whose last value had an age (B, 1)."""
         gap = _usable(gap)
         nothing = gap[:, :0]
-        return Times(nothing, nothing, nothing, age, gap.double().cumsum(dim=1), n_asked=gap.shape[1])
+        return Times(nothing, nothing, nothing, age, gap.double(), n_asked=gap.shape[1])
 
     def tokens(self, times: Times, picked: Tensor | None) -> Tensor:
         """Give what times add to the tokens of some rows, (B, n, D)."""
