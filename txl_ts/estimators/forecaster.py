@@ -65,8 +65,12 @@ class TXLForecaster(KeptMemories, Exports):
         units, in the exported graph too. ``log1p`` and ``sqrt`` keep the sign of negative values.
     non_negative : bool
         Forecasts below 0 become 0.
-    memory : {"fifo"}
-        Memory policy.
+    memory : str
+        Memory policy: ``"fifo"``, the newest ``mem_len`` visits alone, or with a far memory beside them: ``"sinks"``,
+        ``"compressive"``, ``"two_rate"``, ``"gated"``, ``"importance"``, ``"tokens"``, or a registered one; see
+        ``docs/memory.md``.
+    memory_params : dict, optional
+        Parameters of the policy, such as ``{"n_slots": 32}``; ``params_`` says all of them.
     d_model, n_layers, n_heads : int
     d_ff : int or "auto"
         Sizes of the network.
@@ -159,6 +163,7 @@ class TXLForecaster(KeptMemories, Exports):
         transform: str | None = None,
         non_negative: bool = False,
         memory: str = "fifo",
+        memory_params: dict[str, int | float] | None = None,
         d_model: int = 64,
         n_layers: int = 2,
         n_heads: int = 4,
@@ -194,6 +199,7 @@ class TXLForecaster(KeptMemories, Exports):
         self.transform = transform
         self.non_negative = non_negative
         self.memory = memory
+        self.memory_params = memory_params
         self.d_model = d_model
         self.n_layers = n_layers
         self.n_heads = n_heads
@@ -704,7 +710,7 @@ class TXLForecaster(KeptMemories, Exports):
         lines = [
             *self.cleaned_,
             f"{len(self._fleet)} series, step {freq.text}: patch {config.patch_len}, stride {config.stride}, memory "
-            f"{config.mem_len} visits (reach {freq.duration(config.reach)}), "
+            f"{config.memory} of {config.mem_len} visits (reach {freq.duration(config.reach)}), "
             f"look-back {freq.duration(config.lookback)}, "
             f"{self._model.state_nbytes() / 1024:.1f} KiB of state per series, {self.n_parameters_:,} parameters.",
         ]

@@ -112,6 +112,7 @@ def _empty_model(config: dict[str, Any], cls: type[Any]) -> LabelModel:
     claimed = width * sizes.n_layers * (4 * sizes.d_model + 2 * sizes.d_ff) + inputs * (sizes.n_outputs + sizes.d_model)
     if sizes.n_layers > files._MOST_LAYERS or claimed > files._MOST_PARAMETERS:
         raise FileFormatError("the file claims a model of more layers or weights than anybody would save.")
+    files.refuse_far(sizes)
     with torch.random.fork_rng(devices=[]):  # loading must not move the user's random numbers
         return LabelModel(sizes)
 

@@ -20,6 +20,7 @@ from txl_ts.estimators.forecaster import NotFittedError
 from txl_ts.estimators.label_fitting import LabelSplit, continue_labels, fit_labels, hold_out
 from txl_ts.estimators.series_rows import Name, SeriesRows, check_start, read_rows
 from txl_ts.label_model import LabelConfig, LabelModel
+from txl_ts.memory import completed
 from txl_ts.state import State, init_state, put, select
 from txl_ts.training import History, LabelRows, LabelSettings
 from txl_ts.walk import Pace, walk
@@ -46,6 +47,8 @@ class TabularEstimator(BaseEstimator):
         *,
         patch_len: int = 1,
         mem_len: int | Literal["auto"] = "auto",
+        memory: str = "fifo",
+        memory_params: dict[str, int | float] | None = None,
         lookback: int = 1,
         half_life: float | Literal["auto"] = "auto",
         scaler: str = "standard",
@@ -69,6 +72,8 @@ class TabularEstimator(BaseEstimator):
     ) -> None:
         self.patch_len = patch_len
         self.mem_len = mem_len
+        self.memory = memory
+        self.memory_params = memory_params
         self.lookback = lookback
         self.half_life = half_life
         self.scaler = scaler
@@ -268,7 +273,7 @@ class TabularEstimator(BaseEstimator):
 
     def _config(self, n_channels: int, *, n_outputs: int, longest: int) -> LabelConfig:
         mem_len = _MEM_LEN if self.mem_len == "auto" else self.mem_len
-        return LabelConfig(
+        sizes = LabelConfig(
             patch_len=self.patch_len,
             lookback=self.lookback,
             d_model=self.d_model,
@@ -281,9 +286,12 @@ class TabularEstimator(BaseEstimator):
             scaler=self.scaler,
             pooling=self.pooling,
             head=self._head,
+            memory=self.memory,
+            memory_params={} if self.memory_params is None else self.memory_params,
             n_channels=n_channels,
             n_outputs=n_outputs,
         )
+        return completed(sizes)
 
     def _settings(self, *, by_series: bool) -> LabelSettings:
         segment = _LONGEST_SERIES_SEGMENT if by_series else _LONGEST_SEGMENT

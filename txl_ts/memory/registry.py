@@ -7,15 +7,18 @@ from dataclasses import replace
 from importlib.metadata import entry_points
 from typing import TypeVar
 
+import torch
+
 from txl_ts.config import ModelConfig, check_integer, check_number
 from txl_ts.errors import ParameterError
 from txl_ts.memory.compressive import Compressive
-from txl_ts.memory.far import FarMemory
+from txl_ts.memory.far import FarMemory, far_specs
 from txl_ts.memory.gated import Gated
 from txl_ts.memory.importance import Importance
 from txl_ts.memory.sinks import Sinks
 from txl_ts.memory.tokens import Tokens
 from txl_ts.memory.two_rate import TwoRate
+from txl_ts.state import state_nbytes
 
 ENTRY_POINTS = "txl_ts.memory"
 
@@ -119,3 +122,12 @@ def far_memory(config: ModelConfig) -> FarMemory | None:
     found = policy(config.memory)
     params = config.memory_params
     return None if found is None else found(d_model=config.d_model, n_heads=config.n_heads, **params)
+
+
+def far_size(config: ModelConfig) -> tuple[int, int]:
+    """Count the weights of all layers' far memories, and the bytes of one lane's state, without making any."""
+    with torch.device("meta"):
+        far = far_memory(completed(config))
+    specs = far_specs(far, n_layers=config.n_layers, d_model=config.d_model)
+    n_weights = 0 if far is None else sum(weight.numel() for weight in far.parameters())
+    return n_weights * config.n_layers, state_nbytes(specs)
