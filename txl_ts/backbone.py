@@ -22,11 +22,11 @@ Rows = tuple[Tensor, ...]
 class Layer(nn.Module):
     """Attention over memory and segment, then a feed-forward part, both pre-norm and residual."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, *, mem_len: int) -> None:
         super().__init__()
         width = config.d_model
         self.norm_attention, self.norm_forward = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attention = RelativeAttention(d_model=width, n_heads=config.n_heads, mem_len=config.mem_len)
+        self.attention = RelativeAttention(d_model=width, n_heads=config.n_heads, mem_len=mem_len)
         self.far = far_memory(config)
         self.forward_in, self.forward_out = nn.Linear(width, config.d_ff), nn.Linear(config.d_ff, width)
         self.dropout = nn.Dropout(config.dropout)
@@ -81,7 +81,7 @@ class Backbone(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.n_layers))
+        self.layers = nn.ModuleList(Layer(config, mem_len=config.mem_len_of(i)) for i in range(config.n_layers))
         self.norm = nn.LayerNorm(config.d_model)
 
     @property
@@ -128,19 +128,21 @@ class Backbone(nn.Module):
         n_rows, stride = x.shape[1], memory.stride
         n_phases = min(n_rows, stride)  # a call shorter than the stride touches only some phases
         pad = -n_rows % n_phases
-        visible = _split(memory.visible(count)[:, None, :, None], stride)[:, :n_phases].flatten(0, 1)[:, 0, :, 0]
         h = _split(F.pad(x, (0, 0, 0, pad))[:, None], n_phases).flatten(0, 1)[:, 0]  # (B · P, T / P, D)
         kept, far = [], far or {}
         far_count, moved = far.get("far_count"), {}
         if far_count is not None and self.far is not None:
             moved["far_count"] = advance(far_count, n_rows=n_rows, far=self.far)
         for i, (layer, ring) in enumerate(zip(self.layers, rings, strict=True)):
-            past = [_split(memory.read(kind, count), stride)[:, :n_phases].flatten(0, 1) for kind in ring]
-            h, rows, beyond = layer(h, tuple(past), visible, times, kept_of(far, i), far_count)
+            window = memory.of(i)
+            visible = _split(window.visible(count)[:, None, :, None], stride)[:, :n_phases].flatten(0, 1)[:, 0, :, 0]
+            past = [_split(window.read(kind, count), stride)[:, :n_phases].flatten(0, 1) for kind in ring]
+            since = None if times is None else times[:, memory.mem_len - window.mem_len :]
+            h, rows, beyond = layer(h, tuple(past), visible, since, kept_of(far, i), far_count)
             moved |= {f"far_{name}_{i}": tensor for name, tensor in beyond.items()}
             # Rows of the padding never reach the memory.
             new = (_join(kind.unflatten(0, (len(x), n_phases)))[:, :, :n_rows] for kind in rows)
-            kept.append(tuple(memory.write(kind, count, part) for kind, part in zip(ring, new, strict=True)))
+            kept.append(tuple(window.write(kind, count, part) for kind, part in zip(ring, new, strict=True)))
         y = _join(self.norm(h).unflatten(0, (len(x), n_phases))[:, :, None])[:, 0, :n_rows]
         return y, kept, memory.advance(count, n_rows=n_rows), moved
 

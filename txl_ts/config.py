@@ -31,8 +31,8 @@ class ModelConfig:
         Rows that one token looks back over, its own among them.
     stride : int
         Rows between two visits of the memory: row t attends to rows t, t − stride, … (same phase only).
-    mem_len : int
-        Memory length in visits. A row sees ``mem_len + 1`` keys, its own among them.
+    mem_len : int, or tuple of int
+        Memory length in visits, of all layers or of each. A row sees ``mem_len + 1`` keys, its own among them.
     lookback : int
         Rows of the linear path beside the recurrent one; 0 switches it off.
     half_life : float
@@ -62,7 +62,7 @@ class ModelConfig:
     n_channels: int = 1
     patch_len: int
     stride: int
-    mem_len: int
+    mem_len: int | tuple[int, ...]
     lookback: int
     half_life: float
     scaler: str = "running"
@@ -82,6 +82,7 @@ class ModelConfig:
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
             object.__setattr__(self, name, check_integer(name, getattr(self, name), at_least=least))
+        object.__setattr__(self, "mem_len", self._checked_mem_len())
         object.__setattr__(self, "quantiles", check_quantiles(self.quantiles))
         if self.d_model % self.n_heads or self.d_model % 2:
             raise ParameterError(
@@ -101,6 +102,17 @@ class ModelConfig:
             kinds = tuple(check_integer(name, kind, at_least=least) for kind in getattr(self, name))
             object.__setattr__(self, name, kinds)
         self._check_uneven()
+
+    def _checked_mem_len(self) -> int | tuple[int, ...]:
+        if not isinstance(self.mem_len, tuple | list):
+            return check_integer("mem_len", self.mem_len, at_least=0)
+        lengths = tuple(check_integer("mem_len", length, at_least=0) for length in self.mem_len)
+        if len(lengths) != self.n_layers:
+            raise ParameterError(
+                f"mem_len={self.mem_len} has {len(lengths)} lengths for n_layers={self.n_layers}. Give one per layer, "
+                "or one number for all."
+            )
+        return lengths[0] if len(set(lengths)) == 1 else lengths
 
     def _check_memory(self) -> None:
         if not isinstance(self.memory, str):
@@ -146,7 +158,18 @@ class ModelConfig:
         window's.
         """
         far = self.memory_params.get("n_slots", 0) * self.memory_params.get("every", 0)
-        return self.n_layers * max(self.mem_len * self.stride, int(far)) + self.patch_len - 1
+        if isinstance(self.mem_len, int):
+            return self.n_layers * max(self.mem_len * self.stride, int(far)) + self.patch_len - 1
+        return sum(max(length * self.stride, int(far)) for length in self.mem_len) + self.patch_len - 1
+
+    @property
+    def longest_mem_len(self) -> int:
+        """Memory length of the layer that has the longest."""
+        return self.mem_len if isinstance(self.mem_len, int) else max(self.mem_len)
+
+    def mem_len_of(self, layer: int) -> int:
+        """Memory length of one layer."""
+        return self.mem_len if isinstance(self.mem_len, int) else self.mem_len[layer]
 
     @property
     def n_context_rows(self) -> int:
@@ -159,6 +182,8 @@ class ModelConfig:
         for name in _KINDS:
             kinds = document.pop(name)
             document |= {name: list(kinds)} if kinds else {}
+        if isinstance(self.mem_len, tuple):
+            document["mem_len"] = list(self.mem_len)
         if not self.memory_params:  # older versions do not know them
             del document["memory_params"]
         return document
@@ -184,7 +209,6 @@ _LEAST = {
     "n_channels": 1,
     "patch_len": 1,
     "stride": 1,
-    "mem_len": 0,
     "lookback": 0,
     "d_model": 2,
     "n_layers": 1,

@@ -116,7 +116,7 @@ class TXLModel(nn.Module):
     def _make_clock(self) -> Clock:
         assert self.beside is not None
         c, n_columns = self.config, 1 + len(self.beside.amounts)
-        return Clock(mem_len=c.mem_len, patch_len=c.patch_len, n_columns=n_columns, d_model=c.d_model)
+        return Clock(mem_len=c.longest_mem_len, patch_len=c.patch_len, n_columns=n_columns, d_model=c.d_model)
 
     def _add_outputs(self) -> None:
         """Draw the weights and add what turns hidden rows into forecasts."""

@@ -259,7 +259,7 @@ def _empty_model(config: dict[str, Any]) -> TXLModel:
     if config["class"] != "TXLForecaster":
         raise FileFormatError(f"the file holds a {config['class']!r}, expected a 'TXLForecaster'.")
     sizes = ModelConfig.from_json(config["model"])
-    width = max(sizes.d_model, sizes.d_ff, sizes.mem_len, sizes.lookback, sizes.patch_len)
+    width = max(sizes.d_model, sizes.d_ff, sizes.longest_mem_len, sizes.lookback, sizes.patch_len)
     outputs = sizes.h * len(sizes.quantiles) * sizes.n_channels
     if sizes.n_layers > _MOST_LAYERS:
         raise FileFormatError(f"the file claims a model of {sizes.n_layers} layers, at most {_MOST_LAYERS} are read.")

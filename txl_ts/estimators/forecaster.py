@@ -57,7 +57,7 @@ class TXLForecaster(KeptMemories, Exports):
     patch_len, stride, mem_len, lookback, half_life : int or "auto"
         Rows of a token, rows between two visits of the memory, memory length in visits, rows of the linear path,
         half-life of the running normaliser in rows. ``"auto"`` sizes them from the frequency and the length of the
-        series; ``params_`` says what was chosen.
+        series; ``params_`` says what was chosen. ``mem_len`` may be a sequence with one length per layer.
     scaler : {"running", "standard"}
         Normalise each series by what it has seen so far, or all by the training rows.
     transform : {"log1p", "sqrt", "asinh"}, optional
@@ -156,7 +156,7 @@ class TXLForecaster(KeptMemories, Exports):
         context: str | int | None = None,
         patch_len: int | Literal["auto"] = "auto",
         stride: int | Literal["auto"] = "auto",
-        mem_len: int | Literal["auto"] = "auto",
+        mem_len: int | Sequence[int] | Literal["auto"] = "auto",
         lookback: int | Literal["auto"] = "auto",
         half_life: float | Literal["auto"] = "auto",
         scaler: str = "running",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time as clock
+from collections.abc import Sequence
 from dataclasses import replace
 from os import PathLike
 from typing import Any, Literal, Self
@@ -46,7 +47,7 @@ class TabularEstimator(BaseEstimator):
         self,
         *,
         patch_len: int = 1,
-        mem_len: int | Literal["auto"] = "auto",
+        mem_len: int | Sequence[int] | Literal["auto"] = "auto",
         memory: str = "fifo",
         memory_params: dict[str, int | float] | None = None,
         lookback: int = 1,
@@ -272,7 +273,6 @@ class TabularEstimator(BaseEstimator):
     # -- parameters -------------------------------------------------------------------------------------------------
 
     def _config(self, n_channels: int, *, n_outputs: int, longest: int) -> LabelConfig:
-        mem_len = _MEM_LEN if self.mem_len == "auto" else self.mem_len
         sizes = LabelConfig(
             patch_len=self.patch_len,
             lookback=self.lookback,
@@ -280,7 +280,7 @@ class TabularEstimator(BaseEstimator):
             n_layers=self.n_layers,
             n_heads=self.n_heads,
             dropout=self.dropout,
-            mem_len=min(mem_len, max(longest - 1, 1)) if self.mem_len == "auto" else mem_len,
+            mem_len=min(_MEM_LEN, max(longest - 1, 1)) if self.mem_len == "auto" else self.mem_len,
             half_life=64 if self.half_life == "auto" else self.half_life,
             d_ff=2 * self.d_model if self.d_ff == "auto" else self.d_ff,
             scaler=self.scaler,

@@ -50,19 +50,23 @@ class StreamGraph(nn.Module):
         n_lanes, n_rows = x.shape[:2]
         state: TorchState = restarted(dict(zip(self.names, past, strict=True)), start)
         front, norm, rows = self.model.front(x, state["norm"], state["rows"], None)
-        view = (_FixedView if self.fixed else _View)(self.model.memory, state["count"], n_rows=n_rows)
+        memory, views = self.model.memory, {}  # one per length of memory
         h = front.tokens.reshape(n_lanes * n_rows, -1)
         rings, before, far = [], far_of(state), {}
         far_count = before.get("far_count")
         if far_count is not None and self.model.backbone.far is not None:
             far["far_count"] = advance(far_count, n_rows=n_rows, far=self.model.backbone.far)
         for i, (layer, (keys, values)) in enumerate(zip(self.layers, self.model.rings(state), strict=True)):
+            window = memory.of(i)
+            if window.mem_len not in views:
+                views[window.mem_len] = (_FixedView if self.fixed else _View)(window, state["count"], n_rows=n_rows)
+            view = views[window.mem_len]
             h, *ring, kept = layer(h, keys, values, view, kept_of(before, i), far_count)
             far |= {f"far_{name}_{i}": tensor for name, tensor in kept.items()}
             rings += ring
         hidden = self.model.backbone.norm(h).reshape(n_lanes, n_rows, -1)
         y = front.scale.restore(self.model.head(hidden, self.model.linear_path(front.lookback)))
-        count = self.model.memory.advance(state["count"], n_rows=n_rows)
+        count = memory.advance(state["count"], n_rows=n_rows)
         small = {"count": count, "norm": norm, "rows": rows, **far}
         names = (name for name in self.names if is_memory(name))
         after = dict(zip(names, rings, strict=True)) | small
@@ -194,7 +198,8 @@ class _FixedView(_View):
         slot = torch.arange(memory.n_slots, dtype=count.dtype, device=count.device)
         back = torch.remainder(phase - slot, memory.n_slots)[:, None]  # (1, 1, N)
         self._see(back <= valid[:, None], back)
-        self.slot = phase[:, None].long()
+        is_slot = memory.turn == memory.n_slots  # not where layers differ in length
+        self.slot = (phase if is_slot else torch.remainder(phase, memory.n_slots))[:, None].long()
 
     def attend(
         self,

@@ -247,14 +247,19 @@ def contract_of(model: TXLModel, *, about: Mapping[str, Any], profile: str = "op
             {"in": before, "out": after, "dtype": spec.dtype, "dims": list(spec.shape), "init": "zeros"}
             for before, after, spec in zip(past, present, specs, strict=True)
         ],
-        "in_place": [name for name, spec in zip(past, specs, strict=True) if is_memory(spec.name)],
+        # The runtime writes the slot that the counter names: it is one and the same for layers of one length only.
+        "in_place": [
+            name
+            for name, spec in zip(past, specs, strict=True)
+            if is_memory(spec.name) and isinstance(config.mem_len, int)
+        ],
         "state_nbytes": model.state_nbytes(),
         "freq": about["freq"],
         "time": dict(about["time"]),
         "segment": {"min": 1, "max": longest_segment(model), "trained": about["trained"]},
         "memory": {
             "layers": config.n_layers,
-            "length": config.mem_len,
+            "length": config.longest_mem_len,
             "stride": config.stride,
             "dim": config.d_model,
             "reach": config.reach,
@@ -354,7 +359,7 @@ def _drawn_state(model: TXLModel, rng: np.random.Generator, n_lanes: int) -> dic
     The ages lie where counters saturate and wrap: with the next row, with this one, a turn of the ring later, in
     between, and hardly begun.
     """
-    turn = model.config.stride * (model.config.mem_len + 1)
+    turn = model.config.stride * (model.config.longest_mem_len + 1)
     ages = np.resize([turn - 1, turn, 2 * turn - 1, turn + turn // 2, 3], n_lanes)
     state, edges = model.init_state(n_lanes), [0, *sorted({int(age) for age in ages})]
     for younger, older in zip(edges[-2::-1], edges[:0:-1], strict=True):  # lanes begin at their ages, oldest first
