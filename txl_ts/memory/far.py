@@ -177,8 +177,8 @@ def look(
     n_rows, device = rows.shape[1], rows.device
     if not far.has_state or count is None:
         place = torch.arange(n_rows, device=device).expand(rows.shape[0], -1)
-        slots = far.read({}, rows.new_zeros(rows.shape[0], dtype=torch.int32))
-        return _seen([slots], place, place[:1, None].to(rows.dtype), attention), {}
+        same = far.read({}, rows.new_zeros(rows.shape[0], dtype=torch.int32))
+        return _seen([same], place, place[:1, None].to(rows.dtype), attention), {}
     block, filled, n_blocks = far.block, count[:, :1].long(), count[:, 1]
     kept = dict(kept)
     every = torch.cat([kept.pop("block").to(rows.dtype), rows], dim=1)  # (B, N + T, D), with a hole before the rows
@@ -204,7 +204,7 @@ def look(
     if far.training and torch.is_grad_enabled():
         whole = aligned[n_there[:, None] >= (torch.arange(n, device=device) + 1) * block]
         loss = far.own_loss(whole, attention) if len(whole) else None
-        seen = seen if loss is None else seen._replace(key=_WithLoss.apply(seen.key, loss))
+        seen = seen if loss is None else seen._replace(key=_with_loss(seen.key, loss))
     last = torch.div(n_there, block, rounding_mode="floor")[:, None] * block + torch.arange(block, device=device)
     left = _taken(every, _after_hole(last, filled, block=block))
     is_there = last < n_there[:, None]
@@ -219,8 +219,12 @@ class _WithLoss(torch.autograd.Function):
         return tensor.view_as(tensor)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         return gradient, gradient.new_ones(())
+
+
+def _with_loss(tensor: Tensor, loss: Tensor) -> Tensor:
+    return _WithLoss.apply(tensor, loss)  # type: ignore[no-untyped-call]
 
 
 def _is_one(n_rows: int) -> bool:
