@@ -177,7 +177,7 @@ def run_backbone(backbone, memory, x, chunks, *, form="keys and values", filler=
     out = []
     with torch.no_grad():
         for chunk in x.split(chunks, dim=1):
-            y, rings, counters = backbone(chunk, rings, counters, memory=memory)
+            y, rings, counters, _ = backbone(chunk, rings, counters, memory=memory)
             out.append(y)
     return torch.cat(out, dim=1)
 

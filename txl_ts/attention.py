@@ -7,11 +7,15 @@ There are two forms of the score by position. On an even grid distances are coun
 projected once. For uneven time they are real numbers, and the sine and cosine of a difference are split into products:
 the score is a dot product of a rotated query and the waves of the key's own time, exact for any times. The window is
 counted in visits in both.
+
+Beside the window rows may attend to a far memory: slots that change only at the lines of a grid, so that the rows
+between two lines (a block) see the same ones.
 """
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -102,6 +106,52 @@ def band_shift(scores: Tensor, *, n_keys: int) -> Tensor:
     return flat[..., : n_rows * n_keys].unflatten(-1, (n_rows, n_keys))
 
 
+class Far(NamedTuple):
+    """Slots beyond the window, as the rows of a call see them: ``n`` blocks of ``N`` rows, each with ``F`` slots.
+
+    Attributes
+    ----------
+    key, value : Tensor of shape (B, H, n, F, K)
+    visible : bool Tensor of shape (B, n, F)
+        Which slots hold something.
+    age : Tensor of shape (B, n, F) or (1, n, F), or None
+        Visits from what a slot stands for to the first row of the block; None if slots have no place in time.
+    bias : Tensor of shape (B, n, F) or None
+        What is added to the score of each slot.
+    place : int64 Tensor of shape (B, T)
+        Where the rows of the call lie among the ``n · N`` rows of the blocks; consecutive.
+    offset : Tensor of shape (B, n, N), or one that broadcasts to it
+        Visits from the first row of the block to each row.
+    """
+
+    key: Tensor
+    value: Tensor
+    visible: Tensor
+    age: Tensor | None
+    bias: Tensor | None
+    place: Tensor
+    offset: Tensor
+
+    def deal(self, rows: Tensor) -> Tensor:
+        """Deal what belongs to the rows of a call, (B, H, T, K), out to the blocks, (B, H, n, N, K).
+
+        Places before the first row and after the last are filled with copies of these: nobody reads them.
+        """
+        n_blocks, n_rows = self.key.shape[2], self.offset.shape[-1]
+        place = torch.arange(n_blocks * n_rows, device=rows.device)
+        row = (place - self.place[:, :1]).clamp(0, rows.shape[2] - 1)
+        return _taken(rows, row).unflatten(2, (n_blocks, n_rows))
+
+    def join(self, rows: Tensor) -> Tensor:
+        """Take the rows of the call, (B, H, T, K), out of the blocks, (B, H, n, N, K)."""
+        return _taken(rows.flatten(2, 3), self.place)
+
+
+def _taken(rows: Tensor, index: Tensor) -> Tensor:
+    """Take rows (B, H, n, K) by their numbers (B, T)."""
+    return rows.gather(2, index[:, None, :, None].expand(-1, rows.shape[1], -1, rows.shape[3]))
+
+
 class RelativeAttention(nn.Module):
     """Multi-head attention with content and position scores (untied ``u`` and ``v``).
 
@@ -143,7 +193,15 @@ class RelativeAttention(nn.Module):
         """Give the projection of the distances by head, of shape (H, K, D)."""
         return self.position.weight.unflatten(0, (self.n_heads, self.d_head))
 
-    def forward(self, x: Tensor, key: Tensor, value: Tensor, visible: Tensor, times: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        key: Tensor,
+        value: Tensor,
+        visible: Tensor,
+        times: Tensor | None = None,
+        far: Far | None = None,
+    ) -> Tensor:
         """Attend from each row to the window that ends with it.
 
         Parameters
@@ -157,6 +215,8 @@ class RelativeAttention(nn.Module):
         times : float64 Tensor of shape (B, M + T), optional
             When the rows of the memory and those that ask came, in any units, from any origin; without it rows are
             one unit apart.
+        far : Far, optional
+            What rows attend to beyond the window, in one softmax with it.
 
         Returns
         -------
@@ -168,6 +228,7 @@ class RelativeAttention(nn.Module):
         pad = n_blocks * block - n_rows
         scale = 1 / math.sqrt(self.d_head)
         query = (self.query(x) * scale).unflatten(-1, (self.n_heads, self.d_head)).transpose(1, 2)  # (B, H, T, K)
+        beyond = None if far is None else F.pad(self.far_scores(query, far), (0, 0, 0, pad))  # (B, H, T, F)
         # Rows that pad the last block come last: no real row sees them.
         query = F.pad(query, (0, 0, 0, pad)).unflatten(2, (n_blocks, block))  # (B, H, n, b, K)
         key, value = (F.pad(t, (0, 0, 0, pad)).unfold(2, window + block, block) for t in (key, value))
@@ -181,9 +242,30 @@ class RelativeAttention(nn.Module):
             score = content + self._by_time(by_position, times)
         seen = F.pad(visible, (0, n_blocks * block), value=True).unfold(1, window + block, block)  # (B, n, W + b)
         mask = _band(block, window=window, device=x.device) & seen[:, None, :, None]
-        weight = score.masked_fill(~mask, -torch.inf).softmax(-1)
-        heads = (weight @ value.transpose(-1, -2)).flatten(2, 3)[:, :, :n_rows]  # (B, H, T, K)
+        score = score.masked_fill(~mask, -torch.inf)
+        if beyond is not None:
+            score = torch.cat([score, beyond.unflatten(2, (n_blocks, block))], dim=-1)  # (B, H, n, b, W + b + F)
+        weight = score.softmax(-1)
+        heads = (weight[..., : window + block] @ value.transpose(-1, -2)).flatten(2, 3)[:, :, :n_rows]  # (B, H, T, K)
+        if far is not None:
+            beyond = weight[..., window + block :].flatten(2, 3)[:, :, :n_rows]
+            heads = heads + far.join(far.deal(beyond) @ far.value)
         return self.output(heads.transpose(1, 2).flatten(2))
+
+    def far_scores(self, query: Tensor, far: Far) -> Tensor:
+        """Score the slots beyond the window, (B, H, T, F), for scaled queries (B, H, T, K)."""
+        scale = 1 / math.sqrt(self.d_head)
+        asked = far.deal(query)  # (B, H, n, N, K)
+        score = (asked + (self.u * scale)[:, None, None]) @ far.key.transpose(-1, -2)
+        if far.age is not None:
+            width, dtype = self.position.in_features, query.dtype
+            sine, cosine = (wave[:, None].to(dtype) for wave in waves(far.offset, d_model=width))
+            weight = self.position_weight().to(dtype)
+            turned = rotated(asked + (self.v * scale)[:, None, None], weight, sine, cosine)
+            score = score + turned @ torch.cat(waves(-far.age, d_model=width), -1).to(dtype)[:, None].transpose(-1, -2)
+        if far.bias is not None:
+            score = score + far.bias[:, None, :, None]
+        return far.join(score.masked_fill(~far.visible[:, None, :, None], -torch.inf))
 
     def _by_time(self, query: Tensor, times: Tensor) -> Tensor:
         """Scores (B, H, n, b, W + b) by real distances, of queries (B, H, n, b, K) and times (B, n, W + b)."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 import difflib
 import itertools
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any, Self
 
 from txl_ts.errors import ParameterError
 
 SCALERS = ("running", "standard")
-MEMORIES = ("fifo",)
 TRANSFORMS = ("none", "log1p", "sqrt", "asinh")
 DISTRIBUTIONS = ("none", "normal", "student_t", "negative_binomial")
 
@@ -33,8 +32,8 @@ class ModelConfig:
         Rows that one token looks back over, its own among them.
     stride : int
         Rows between two visits of the memory: row t attends to rows t, t − stride, … (same phase only).
-    mem_len : int
-        Memory length in visits. A row sees ``mem_len + 1`` keys, its own among them.
+    mem_len : int, or tuple of int
+        Memory length in visits, of all layers or of each. A row sees ``mem_len + 1`` keys, its own among them.
     lookback : int
         Rows of the linear path beside the recurrent one; 0 switches it off.
     half_life : float
@@ -47,8 +46,10 @@ class ModelConfig:
         Forecasts below 0 become 0.
     distribution : {"none", "normal", "student_t", "negative_binomial"}
         Law of each step ahead, which is trained and then read at the quantiles; ``"none"`` trains the quantiles.
-    memory : {"fifo"}
-        Memory policy.
+    memory : str
+        Memory policy: ``"fifo"``, the window alone, or one that adds a far memory (see :mod:`txl_ts.memory`).
+    memory_params : dict
+        Its parameters, as far as they are not its defaults.
     d_model, n_layers, n_heads, d_ff : int
         Width, layers, heads, width of the feed-forward part.
     dropout : float
@@ -64,7 +65,7 @@ class ModelConfig:
     n_channels: int = 1
     patch_len: int
     stride: int
-    mem_len: int
+    mem_len: int | tuple[int, ...]
     lookback: int
     half_life: float
     scaler: str = "running"
@@ -72,6 +73,7 @@ class ModelConfig:
     non_negative: bool = False
     distribution: str = "none"
     memory: str = "fifo"
+    memory_params: dict[str, int | float] = field(default_factory=dict, hash=False)
     d_model: int
     n_layers: int
     n_heads: int
@@ -84,6 +86,7 @@ class ModelConfig:
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
             object.__setattr__(self, name, check_integer(name, getattr(self, name), at_least=least))
+        object.__setattr__(self, "mem_len", self._checked_mem_len())
         object.__setattr__(self, "quantiles", check_quantiles(self.quantiles))
         if self.d_model % self.n_heads or self.d_model % 2:
             raise ParameterError(
@@ -94,7 +97,7 @@ class ModelConfig:
         object.__setattr__(self, "half_life", half_life)
         object.__setattr__(self, "dropout", check_number("dropout", self.dropout, at_least=0, below=1, example=0.1))
         check_choice("scaler", self.scaler, SCALERS)
-        check_choice("memory", self.memory, MEMORIES)
+        self._check_memory()
         check_choice("transform", self.transform, TRANSFORMS)
         check_choice("distribution", self.distribution, DISTRIBUTIONS)
         if self.distribution == "negative_binomial" and self.transform != "none":
@@ -109,6 +112,26 @@ class ModelConfig:
             kinds = tuple(check_integer(name, kind, at_least=least) for kind in getattr(self, name))
             object.__setattr__(self, name, kinds)
         self._check_uneven()
+
+    def _checked_mem_len(self) -> int | tuple[int, ...]:
+        if not isinstance(self.mem_len, tuple | list):
+            return check_integer("mem_len", self.mem_len, at_least=0)
+        lengths = tuple(check_integer("mem_len", length, at_least=0) for length in self.mem_len)
+        if len(lengths) != self.n_layers:
+            raise ParameterError(
+                f"mem_len={self.mem_len} has {len(lengths)} lengths for n_layers={self.n_layers}. Give one per layer, "
+                "or one number for all."
+            )
+        return lengths[0] if len(set(lengths)) == 1 else lengths
+
+    def _check_memory(self) -> None:
+        if not isinstance(self.memory, str):
+            raise ParameterError(f"memory={self.memory!r} must be the name of a memory policy such as 'fifo'.")
+        params = self.memory_params
+        plain = isinstance(params, dict) and all(isinstance(name, str) for name in params)
+        if not plain or not all(type(value) in (int, float) for value in params.values()):
+            raise ParameterError(f"memory_params={params!r} must be a dictionary of numbers such as {{'n_slots': 16}}.")
+        object.__setattr__(self, "memory_params", dict(params))
 
     def _check_uneven(self) -> None:
         if UNEVEN in self.futr_kinds[:-1]:
@@ -144,8 +167,24 @@ class ModelConfig:
 
     @property
     def reach(self) -> int:
-        """Rows back that the recurrent path can see (the normaliser and the linear path reach further)."""
-        return self.n_layers * self.mem_len * self.stride + self.patch_len - 1
+        """Rows back that the recurrent path can see (the normaliser and the linear path reach further).
+
+        For a far memory whose slots stand for some rows each, what it promises; for one that keeps what it likes, the
+        window's.
+        """
+        far = self.memory_params.get("n_slots", 0) * self.memory_params.get("every", 0)
+        if isinstance(self.mem_len, int):
+            return self.n_layers * max(self.mem_len * self.stride, int(far)) + self.patch_len - 1
+        return sum(max(length * self.stride, int(far)) for length in self.mem_len) + self.patch_len - 1
+
+    @property
+    def longest_mem_len(self) -> int:
+        """Memory length of the layer that has the longest."""
+        return self.mem_len if isinstance(self.mem_len, int) else max(self.mem_len)
+
+    def mem_len_of(self, layer: int) -> int:
+        """Memory length of one layer."""
+        return self.mem_len if isinstance(self.mem_len, int) else self.mem_len[layer]
 
     @property
     def n_context_rows(self) -> int:
@@ -160,6 +199,10 @@ class ModelConfig:
         for name in _KINDS:
             kinds = document.pop(name)
             document |= {name: list(kinds)} if kinds else {}
+        if isinstance(self.mem_len, tuple):
+            document["mem_len"] = list(self.mem_len)
+        if not self.memory_params:  # older versions do not know them
+            del document["memory_params"]
         return document
 
     @classmethod
@@ -183,7 +226,6 @@ _LEAST = {
     "n_channels": 1,
     "patch_len": 1,
     "stride": 1,
-    "mem_len": 0,
     "lookback": 0,
     "d_model": 2,
     "n_layers": 1,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from txl_ts.config import ModelConfig, check_choice, check_integer
 from txl_ts.embeddings import Beside
 from txl_ts.heads import ClassHead, RowPath, ValueHead
-from txl_ts.model import TorchState, TXLModel, restarted
+from txl_ts.model import TorchState, TXLModel, far_of, restarted
 from txl_ts.state import TensorSpec
 
 HEADS = ("classes", "values", "rows")
@@ -117,7 +117,9 @@ class LabelModel(TXLModel):
         state = restarted(state, start)
         picked = torch.arange(x.shape[1], device=x.device)
         front, norm, rows = self.front(x, state["norm"], state["rows"], picked)
-        hidden, rings, count = self.backbone(front.tokens, self.rings(state), state["count"], memory=self.memory)
+        hidden, rings, count, far = self.backbone(
+            front.tokens, self.rings(state), state["count"], memory=self.memory, far=far_of(state)
+        )
         read, pool = self._pooled(hidden, state)
         if self.config.head == "rows":
             y = read[:, -1:] if last_only else read
@@ -126,7 +128,7 @@ class LabelModel(TXLModel):
             if last_only:
                 read, window = read[:, -1:], window[:, -1:]
             y = self.answer.outputs(self.answer(read, self.row_path(window)))
-        return y, self._named(rings, count=count, norm=norm, rows=rows, **pool)
+        return y, self._named(rings, count=count, **far, norm=norm, rows=rows, **pool)
 
     def init_rows(self, n_lanes: int) -> TorchState:
         """Give a fresh training state: its memory holds hidden rows, not keys and values."""
@@ -154,12 +156,14 @@ class LabelModel(TXLModel):
         picked = torch.arange(x.shape[1], device=x.device)
         front, norm, rows = self.front(x, state["norm"], state["rows"], picked)
         memory = self._visited_memory()
-        hidden, rings, count = self.backbone(front.tokens, self.rings(state), state["count"], memory=memory)
+        hidden, rings, count, far = self.backbone(
+            front.tokens, self.rings(state), state["count"], memory=memory, far=far_of(state)
+        )
         read, pool = self._pooled(hidden, state)
         z = self.answer(read, self.row_path(front.lookback))
-        pool = {name: tensor.detach() for name, tensor in pool.items()}
+        far, pool = ({name: tensor.detach() for name, tensor in part.items()} for part in (far, pool))
         rings = [tuple(kind.detach() for kind in ring) for ring in rings]
-        return z, self._named(rings, count=count, norm=norm, rows=rows, **pool)
+        return z, self._named(rings, count=count, **far, norm=norm, rows=rows, **pool)
 
     def _pool_specs(self) -> tuple[TensorSpec, ...]:
         if self.config.pooling == "last":

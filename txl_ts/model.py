@@ -34,7 +34,7 @@ from txl_ts.embeddings import (
 from txl_ts.errors import ShapeError
 from txl_ts.heads import HEADS, KnownAhead, LinearPath, QuantileHead
 from txl_ts.laws import normal_scores
-from txl_ts.memory import Fifo
+from txl_ts.memory import Fifo, Kept, completed, is_far
 from txl_ts.state import TensorSpec, state_nbytes
 
 TorchState = dict[str, Tensor]
@@ -102,7 +102,7 @@ class TXLModel(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.config = config
+        self.config = config = completed(config)
         channels = config.n_channels
         self.units = Units(config.transform, config.non_negative)
         self.normaliser = (
@@ -123,7 +123,7 @@ class TXLModel(nn.Module):
     def _make_clock(self) -> Clock:
         assert self.beside is not None
         c, n_columns = self.config, 1 + len(self.beside.amounts)
-        return Clock(mem_len=c.mem_len, patch_len=c.patch_len, n_columns=n_columns, d_model=c.d_model)
+        return Clock(mem_len=c.longest_mem_len, patch_len=c.patch_len, n_columns=n_columns, d_model=c.d_model)
 
     def _add_outputs(self) -> None:
         """Draw the weights and add what turns hidden rows into forecasts."""
@@ -150,7 +150,7 @@ class TXLModel(nn.Module):
         """Describe the state of one lane, in the order of the graph's names."""
         c = self.config
         rings = self.memory.specs(n_layers=c.n_layers, kinds=_KINDS, n_heads=c.n_heads, d_head=c.d_model // c.n_heads)
-        specs = (*rings, *self.normaliser.specs(), *self.window.specs())
+        specs = (*rings, *self.backbone.far_specs(), *self.normaliser.specs(), *self.window.specs())
         return specs + self._beside_specs() + self._last_specs()
 
     def stream_specs(self) -> tuple[TensorSpec, ...]:
@@ -208,8 +208,13 @@ class TXLModel(nn.Module):
         picked = None if n_rows == 1 else torch.arange(n_rows, device=x.device)
         front, norm, rows = self.front(x, state["norm"], state["rows"], picked)
         front, known, moved = self._with_beside(x, front, beside, state, picked)
-        hidden, rings, count = self.backbone(
-            front.tokens, self.rings(state), state["count"], memory=self.memory, times=_slots(known)
+        hidden, rings, count, far = self.backbone(
+            front.tokens,
+            self.rings(state),
+            state["count"],
+            memory=self.memory,
+            times=_slots(known),
+            far=far_of(state),
         )
         if last_only:
             picked = torch.tensor([n_rows - 1], device=x.device)
@@ -220,7 +225,7 @@ class TXLModel(nn.Module):
         y = self._in_units(z, front.scale.level, front.scale.deviation)
         y = y if as_law else self.read(y, self.config.quantiles)
         moved |= self._last(hidden, centre, front, known)
-        return y, self._named(rings, count=count, norm=norm, rows=rows, **moved)
+        return y, self._named(rings, count=count, **far, norm=norm, rows=rows, **moved)
 
     def read(self, law: Tensor, levels: Sequence[float]) -> Tensor:
         """Read quantiles, in raw units, off what a call said with ``as_law``.
@@ -292,7 +297,7 @@ class TXLModel(nn.Module):
         """Give a fresh training state: one front per lane, one memory of hidden rows per lane and phase."""
         c = self.config
         rings = self._visited_memory().specs(n_layers=c.n_layers, kinds=_TRAINED_KINDS, n_heads=1, d_head=c.d_model)
-        back = self._zeros(rings, n_lanes * n_phases)
+        back = self._zeros(rings, n_lanes * n_phases) | self._zeros(self.backbone.far_specs(), n_lanes)
         return back | self._zeros((*self.normaliser.specs(), *self.window.specs(), *self._beside_specs()), n_lanes)
 
     def forward_visits(
@@ -340,13 +345,19 @@ class TXLModel(nn.Module):
         front, norm, rows = self.front(x, ahead["norm"], ahead["rows"], picked)
         front, known, moved = self._with_beside(x, front, beside, ahead, picked)
         lanes = front.tokens.unflatten(1, (n_visits, n_phases)).transpose(1, 2).flatten(0, 1)  # (B · P, n, D)
-        hidden, rings, count = self.backbone(
-            lanes, self.rings(state), count, memory=self._visited_memory(), times=_slots(known)
+        hidden, rings, count, far = self.backbone(
+            lanes,
+            self.rings(state),
+            count,
+            memory=self._visited_memory(),
+            times=_slots(known),
+            far=far_of(ahead),
         )
         hidden = hidden.unflatten(0, (len(x), n_phases)).transpose(1, 2).flatten(1, 2)  # (B, n · P, D)
         z = self._answer(hidden, self.linear_path(front.lookback), known, picked, front.last)
         rings = [tuple(kind.detach() for kind in ring) for ring in rings]
-        return z, front, self._named(rings, count=count, norm=norm, rows=rows, **moved)
+        far = {name: tensor.detach() for name, tensor in far.items()}
+        return z, front, self._named(rings, count=count, **far, norm=norm, rows=rows, **moved)
 
     # -- parts ------------------------------------------------------------------------------------------------------
 
@@ -548,6 +559,16 @@ def _slots(known: Known | None) -> Tensor | None:
 def is_memory(name: str) -> bool:
     """Tell whether a state tensor is a layer's ring: the others are small, and are what a restart replaces."""
     return name.rpartition("_")[0] in (*_KINDS, *_TRAINED_KINDS)
+
+
+def far_of(state: TorchState) -> Kept:
+    """Pick the far memories out of a state."""
+    return {name: tensor for name, tensor in state.items() if is_far(name)}
+
+
+def forgotten(state: TorchState) -> TorchState:
+    """Empty the memories of all lanes; the normaliser and the other small states stay."""
+    return {n: torch.zeros_like(t) if n == "count" or is_far(n) else t for n, t in state.items()}
 
 
 def restarted(state: TorchState, start: Tensor | None) -> TorchState:

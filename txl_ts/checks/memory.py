@@ -9,7 +9,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from txl_ts.checks.far_memory import check_far_memory
 from txl_ts.checks.verdict import BAD_VALUES, D_MODEL, N_LANES, Check, named, random, require
+from txl_ts.memory import FarMemory
 from txl_ts.state import TensorSpec
 
 
@@ -32,18 +34,21 @@ class MemoryPolicy(Protocol):
         """Move the counters on."""
 
 
-def check_memory(policy_factory: Callable[..., MemoryPolicy]) -> list[Check]:
+def check_memory(policy_factory: Callable[..., MemoryPolicy] | type[FarMemory]) -> list[Check]:
     """List the checks of a memory policy.
 
     Parameters
     ----------
-    policy_factory : callable
-        ``policy_factory(mem_len=…, stride=…)`` gives a policy; a policy's class will often do.
+    policy_factory : callable or subclass of FarMemory
+        ``policy_factory(mem_len=…, stride=…)`` gives a window; a subclass of :class:`~txl_ts.memory.FarMemory` is a
+        policy beside it.
 
     Returns
     -------
     list of Check
     """
+    if isinstance(policy_factory, type) and issubclass(policy_factory, FarMemory):
+        return check_far_memory(policy_factory)
     return named("memory", policy_factory, _MEMORY_CHECKS)
 
 

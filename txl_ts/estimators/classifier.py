@@ -28,7 +28,10 @@ class TXLClassifier(ClassifierMixin, TabularEstimator):
     patch_len : int
         Rows that one token looks back over, its own among them.
     mem_len : int or "auto"
-        Memory length in rows. ``"auto"``: 32, or the longest series. 0 is no memory.
+        Memory length in rows, or a sequence of one per layer. ``"auto"``: 32, or the longest series. 0 is no memory.
+    memory : str
+    memory_params : dict, optional
+        Memory policy and its parameters, see ``docs/memory.md``. ``"fifo"`` is the newest ``mem_len`` rows alone.
     lookback : int
         Rows of the linear path, the current one among them; 0 leaves a constant.
     half_life : float or "auto"

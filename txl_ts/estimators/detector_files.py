@@ -144,7 +144,7 @@ def _empty_model(config: dict[str, Any]) -> DetectorModel:
     independent = config["params"]["channels"] == "independent"
     if type(n) is not int or not 0 < n <= _MOST_CHANNELS or sizes.n_channels != (1 if independent else n):
         raise FileFormatError("the file's model is not of as many sensors as the file says.")
-    width = max(sizes.d_model, sizes.d_ff, sizes.mem_len)
+    width = max(sizes.d_model, sizes.d_ff, sizes.longest_mem_len)
     inputs = sizes.n_channels * (2 * sizes.patch_len + 3 + sizes.lookback * sizes.h)
     outputs = sizes.h * sizes.n_channels * len(sizes.quantiles)
     claimed = width * (sizes.n_layers * (4 * sizes.d_model + 2 * sizes.d_ff) + outputs) + inputs * sizes.d_model

@@ -22,6 +22,7 @@ from txl_ts.export import contract_of, export_onnx
 from txl_ts.export.triton import export_triton
 from txl_ts.frames import FrameStyle, Panel, Roles, base_ids, parse_freq, run_of, split_name
 from txl_ts.live import LiveSession
+from txl_ts.memory import far_size
 from txl_ts.model import TXLModel
 from txl_ts.state import array_table, graph_names, to_arrays
 from txl_ts.store import Bundle, Expected, load, save
@@ -310,7 +311,7 @@ def _empty_model(config: dict[str, Any]) -> TXLModel:
     if config["class"] != "TXLForecaster":
         raise FileFormatError(f"the file holds a {config['class']!r}, expected a 'TXLForecaster'.")
     sizes = ModelConfig.from_json(config["model"])
-    width = max(sizes.d_model, sizes.d_ff, sizes.mem_len, sizes.lookback, sizes.patch_len)
+    width = max(sizes.d_model, sizes.d_ff, sizes.longest_mem_len, sizes.lookback, sizes.patch_len)
     outputs = sizes.h * max(len(sizes.quantiles), sizes.law_width) * sizes.n_channels
     if sizes.n_layers > _MOST_LAYERS:
         raise FileFormatError(f"the file claims a model of {sizes.n_layers} layers, at most {_MOST_LAYERS} are read.")
@@ -319,8 +320,15 @@ def _empty_model(config: dict[str, Any]) -> TXLModel:
         columns * max(width, sizes.h) > _MOST_PARAMETERS
     ):
         raise FileFormatError(f"the file claims a model of more than {_MOST_PARAMETERS:.0e} parameters.")
+    refuse_far(sizes)
     with torch.random.fork_rng(devices=[]):  # loading must not move the user's random numbers
         return TXLModel(sizes)
+
+
+def refuse_far(sizes: ModelConfig) -> None:
+    """Raise FileFormatError where a far memory is larger than anybody would save."""
+    if sum(far_size(sizes)) > _MOST_PARAMETERS:
+        raise FileFormatError(f"the file claims a far memory of more than {_MOST_PARAMETERS:.0e} numbers.")
 
 
 def _roles(config: dict[str, Any], sizes: ModelConfig) -> Roles:

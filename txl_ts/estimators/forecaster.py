@@ -59,7 +59,7 @@ class TXLForecaster(Updates, KeptMemories, Exports, Tunes):
     patch_len, stride, mem_len, lookback, half_life : int or "auto"
         Rows of a token, rows between two visits of the memory, memory length in visits, rows of the linear path,
         half-life of the running normaliser in rows. ``"auto"`` sizes them from the frequency and the length of the
-        series; ``params_`` says what was chosen.
+        series; ``params_`` says what was chosen. ``mem_len`` may be a sequence with one length per layer.
     scaler : {"running", "standard"}
         Normalise each series by what it has seen so far, or all by the training rows.
     transform : {"log1p", "sqrt", "asinh"}, optional
@@ -73,8 +73,12 @@ class TXLForecaster(Updates, KeptMemories, Exports, Tunes):
     channels : {"independent", "mixed"}
         Whether several targets are series of their own with the same weights, or channels of one series, with one token
         per row and one memory. With one target there is no difference.
-    memory : {"fifo"}
-        Memory policy.
+    memory : str
+        Memory policy: ``"fifo"``, the newest ``mem_len`` visits alone, or with a far memory beside them: ``"sinks"``,
+        ``"compressive"``, ``"two_rate"``, ``"gated"``, ``"importance"``, ``"tokens"``, or a registered one; see
+        ``docs/memory.md``.
+    memory_params : dict, optional
+        Parameters of the policy, such as ``{"n_slots": 32}``; ``params_`` says all of them.
     d_model, n_layers, n_heads : int
     d_ff : int or "auto"
         Sizes of the network.
@@ -162,7 +166,7 @@ class TXLForecaster(Updates, KeptMemories, Exports, Tunes):
         context: str | int | None = None,
         patch_len: int | Literal["auto"] = "auto",
         stride: int | Literal["auto"] = "auto",
-        mem_len: int | Literal["auto"] = "auto",
+        mem_len: int | Sequence[int] | Literal["auto"] = "auto",
         lookback: int | Literal["auto"] = "auto",
         half_life: float | Literal["auto"] = "auto",
         scaler: str = "running",
@@ -171,6 +175,7 @@ class TXLForecaster(Updates, KeptMemories, Exports, Tunes):
         distribution: str | None = None,
         channels: str = "independent",
         memory: str = "fifo",
+        memory_params: dict[str, int | float] | None = None,
         d_model: int = 64,
         n_layers: int = 2,
         n_heads: int = 4,
@@ -208,6 +213,7 @@ class TXLForecaster(Updates, KeptMemories, Exports, Tunes):
         self.distribution = distribution
         self.channels = channels
         self.memory = memory
+        self.memory_params = memory_params
         self.d_model = d_model
         self.n_layers = n_layers
         self.n_heads = n_heads
@@ -717,7 +723,7 @@ class TXLForecaster(Updates, KeptMemories, Exports, Tunes):
         lines = [
             *self.cleaned_,
             f"{len(self._fleet)} series, step {freq.text}: patch {config.patch_len}, stride {config.stride}, memory "
-            f"{config.mem_len} visits (reach {freq.duration(config.reach)}), "
+            f"{config.memory} of {config.mem_len} visits (reach {freq.duration(config.reach)}), "
             f"look-back {freq.duration(config.lookback)}, "
             f"{self._model.state_nbytes() / 1024:.1f} KiB of state per series, {self.n_parameters_:,} parameters.",
         ]

@@ -107,11 +107,12 @@ def _empty_model(config: dict[str, Any], cls: type[Any]) -> LabelModel:
     sizes = LabelConfig.from_json(config["model"])
     if sizes.head != cls._head or sizes.stride != 1:
         raise FileFormatError(f"the file's model has the head {sizes.head!r}, expected {cls._head!r}.")
-    width = max(sizes.d_model, sizes.d_ff, sizes.mem_len)
+    width = max(sizes.d_model, sizes.d_ff, sizes.longest_mem_len)
     inputs = sizes.n_channels * (sizes.lookback + 2 * sizes.patch_len + 3)
     claimed = width * sizes.n_layers * (4 * sizes.d_model + 2 * sizes.d_ff) + inputs * (sizes.n_outputs + sizes.d_model)
     if sizes.n_layers > files._MOST_LAYERS or claimed > files._MOST_PARAMETERS:
         raise FileFormatError("the file claims a model of more layers or weights than anybody would save.")
+    files.refuse_far(sizes)
     with torch.random.fork_rng(devices=[]):  # loading must not move the user's random numbers
         return LabelModel(sizes)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from txl_ts.config import ModelConfig, check_integer, check_quantiles
 from txl_ts.errors import FrequencyError, ParameterError
 from txl_ts.frames import Freq, Roles, rows_in
+from txl_ts.memory import completed, far_size, policy
 
 # A stream's whole state should fit in this; the memory takes what the look-back leaves.
 STATE_BUDGET = 128 * 1024
@@ -57,7 +59,9 @@ def resolve_sizes(
         If a value cannot work.
     """
     patch_len = _given(params, "patch_len", lambda: _UNEVEN_PATCH if freq.is_uneven else _patch(season))
-    stride = _given(params, "stride", lambda: 1 if freq.is_uneven else patch_len)
+    far = policy(params["memory"])
+    one_by_one = freq.is_uneven or (far is not None and far.has_state)
+    stride = _given(params, "stride", lambda: 1 if one_by_one else patch_len)
     context = None if params["context"] is None else _context_rows(params["context"], freq=freq)
     lookback = _given(params, "lookback", lambda: _lookback(season, patch_len, typical_length, context))
     d_model, n_layers = params["d_model"], params["n_layers"]
@@ -74,6 +78,7 @@ def resolve_sizes(
         "distribution": "none" if params["distribution"] is None else params["distribution"],
         "n_channels": n_channels,
         "memory": params["memory"],
+        "memory_params": {} if params["memory_params"] is None else params["memory_params"],
         "d_model": d_model,
         "n_layers": n_layers,
         "n_heads": params["n_heads"],
@@ -82,9 +87,9 @@ def resolve_sizes(
         **{f"{role}_kinds": beside.kinds(role) for role in ("hist", "futr", "static")},
     }
     # Checked before they are divided by.
-    checked = ModelConfig(**sizes, mem_len=0)
+    checked = completed(ModelConfig(**sizes, mem_len=0))
     mem_len = _given(params, "mem_len", lambda: _mem_len(checked, context))
-    return ModelConfig(**sizes, mem_len=mem_len)
+    return replace(checked, mem_len=mem_len)
 
 
 def _given(params: Mapping[str, Any], name: str, auto: Any) -> Any:
@@ -122,5 +127,6 @@ def _mem_len(config: ModelConfig, context: int | None) -> int:
     slot = config.n_layers * 2 * config.stride * config.d_model * 4
     rest = config.n_context_rows * config.n_channels * 2 * 4 + 256  # kept rows; normaliser and counters
     rest += len(config.hist_kinds) * (2 * max(config.patch_len, 2) + 15) * 4
+    rest += far_size(config)[1]
     rest += (config.d_model + (config.h + 2) * config.n_channels + 1) * 4 if config.futr_kinds else 0
     return max((STATE_BUDGET - rest) // slot - 1, 1)

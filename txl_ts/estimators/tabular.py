@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time as clock
+from collections.abc import Sequence
 from dataclasses import replace
 from os import PathLike
 from typing import Any, Literal, Self
@@ -21,6 +22,7 @@ from txl_ts.estimators.label_fitting import LabelSplit, continue_labels, fit_lab
 from txl_ts.estimators.series_memories import SeriesMemories
 from txl_ts.estimators.series_rows import SeriesRows, check_start, read_rows
 from txl_ts.label_model import LabelConfig, LabelModel
+from txl_ts.memory import completed
 from txl_ts.training import History, LabelRows, LabelSettings
 from txl_ts.walk import Pace, walk
 
@@ -41,7 +43,9 @@ class TabularEstimator(SeriesMemories, BaseEstimator):
         self,
         *,
         patch_len: int = 1,
-        mem_len: int | Literal["auto"] = "auto",
+        mem_len: int | Sequence[int] | Literal["auto"] = "auto",
+        memory: str = "fifo",
+        memory_params: dict[str, int | float] | None = None,
         lookback: int = 1,
         half_life: float | Literal["auto"] = "auto",
         scaler: str = "standard",
@@ -65,6 +69,8 @@ class TabularEstimator(SeriesMemories, BaseEstimator):
     ) -> None:
         self.patch_len = patch_len
         self.mem_len = mem_len
+        self.memory = memory
+        self.memory_params = memory_params
         self.lookback = lookback
         self.half_life = half_life
         self.scaler = scaler
@@ -210,23 +216,26 @@ class TabularEstimator(SeriesMemories, BaseEstimator):
     # -- parameters -------------------------------------------------------------------------------------------------
 
     def _config(self, n_channels: int, *, n_outputs: int, longest: int) -> LabelConfig:
-        mem_len = _MEM_LEN if self.mem_len == "auto" else self.mem_len
-        return LabelConfig(
+        mem_len: Any = min(_MEM_LEN, max(longest - 1, 1)) if self.mem_len == "auto" else self.mem_len
+        sizes = LabelConfig(
             patch_len=self.patch_len,
             lookback=self.lookback,
             d_model=self.d_model,
             n_layers=self.n_layers,
             n_heads=self.n_heads,
             dropout=self.dropout,
-            mem_len=min(mem_len, max(longest - 1, 1)) if self.mem_len == "auto" else mem_len,
+            mem_len=mem_len,
             half_life=64 if self.half_life == "auto" else self.half_life,
             d_ff=2 * self.d_model if self.d_ff == "auto" else self.d_ff,
             scaler=self.scaler,
             pooling=self.pooling,
             head=self._head,
+            memory=self.memory,
+            memory_params={} if self.memory_params is None else self.memory_params,
             n_channels=n_channels,
             n_outputs=n_outputs,
         )
+        return completed(sizes)
 
     def _settings(self, *, by_series: bool) -> LabelSettings:
         segment = _LONGEST_SERIES_SEGMENT if by_series else _LONGEST_SEGMENT

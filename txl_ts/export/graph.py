@@ -18,10 +18,12 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from txl_ts.attention import Far
 from txl_ts.backbone import Layer
 from txl_ts.embeddings import beside_of, row_inputs
-from txl_ts.memory import Fifo
-from txl_ts.model import TorchState, TXLModel, is_memory, restarted
+from txl_ts.memory import Fifo, Kept
+from txl_ts.memory.far import advance, kept_of, look
+from txl_ts.model import TorchState, TXLModel, far_of, is_memory, restarted
 
 # A score that weighs nothing, and lets no number that memory can hold through.
 _HIDDEN = -1e30
@@ -64,16 +66,24 @@ class StreamGraph(nn.Module):
                 own, known = features[:, :, 0], features[:, :, 1:]
             added, moved = model.beside(beside, own, state, None)
             tokens = tokens + added
-        view = (_FixedView if self.fixed else _View)(model.memory, state["count"], n_rows=n_rows)
+        memory, views = model.memory, {}  # one per length of memory
         h = tokens.reshape(n_lanes * n_rows, -1)
-        rings = []
-        for layer, (keys, values) in zip(self.layers, model.rings(state), strict=True):
-            h, *ring = layer(h, keys, values, view)
+        rings, before, far = [], far_of(state), {}
+        far_count = before.get("far_count")
+        if far_count is not None and model.backbone.far is not None:
+            far["far_count"] = advance(far_count, n_rows=n_rows, far=model.backbone.far)
+        for i, (layer, (keys, values)) in enumerate(zip(self.layers, model.rings(state), strict=True)):
+            window = memory.of(i)
+            if window.mem_len not in views:
+                views[window.mem_len] = (_FixedView if self.fixed else _View)(window, state["count"], n_rows=n_rows)
+            view = views[window.mem_len]
+            h, *ring, kept = layer(h, keys, values, view, kept_of(before, i), far_count)
+            far |= {f"far_{name}_{i}": tensor for name, tensor in kept.items()}
             rings += ring
         hidden = model.backbone.norm(h).reshape(n_lanes, n_rows, -1)
         y = front.scale.restore(model.read_out(hidden, model.linear_path(front.lookback), known, as_law=False))
-        count = model.memory.advance(state["count"], n_rows=n_rows)
-        small = {"count": count, "norm": norm, "rows": rows} | moved
+        count = memory.advance(state["count"], n_rows=n_rows)
+        small = {"count": count, "norm": norm, "rows": rows, **far} | moved
         names = (name for name in self.names if is_memory(name))
         after = dict(zip(names, rings, strict=True)) | small
         return y, *(after[name] for name in self.names)
@@ -98,14 +108,22 @@ class _Layer(nn.Module):
         self.u: Tensor
         self.v: Tensor
 
-    def forward(self, h: Tensor, keys: Tensor, values: Tensor, view: _View) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        self, h: Tensor, keys: Tensor, values: Tensor, view: _View, kept: Kept, far_count: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Kept]:
         layer, n_heads = self.layer, self.n_heads
-        rows = (layer.norm_attention(h) @ self.project).reshape(view.n_lanes, view.n_rows, 3 * n_heads, -1)
+        normed = layer.norm_attention(h)
+        rows = (normed @ self.project).reshape(view.n_lanes, view.n_rows, 3 * n_heads, -1)
         query, key, value = rows.transpose(1, 2).split(n_heads, dim=1)  # (B, H, T, K) each
         position = view.by_slot((query + self.v) @ self.table)
-        heads, keys, values = view.attend(query + self.u, position, (key, value), (keys, values))
+        far = None
+        if layer.far is not None:
+            normed = normed.reshape(view.n_lanes, view.n_rows, -1)
+            far, kept = look(layer.far, normed, kept, far_count, layer.attention, in_graph=True)
+        beyond = None if far is None else (far, layer.attention.far_scores(query, far))
+        heads, keys, values = view.attend(query + self.u, position, (key, value), (keys, values), beyond)
         h = h + layer.attention.output(heads.transpose(1, 2).reshape(view.n_lanes * view.n_rows, -1))
-        return h + layer.forward_out(_gelu(layer.forward_in(layer.norm_forward(h)))), keys, values
+        return h + layer.forward_out(_gelu(layer.forward_in(layer.norm_forward(h)))), keys, values, kept
 
 
 class _View:
@@ -143,7 +161,12 @@ class _View:
         return position.gather(3, self.entry.expand(-1, position.shape[1], -1, -1))
 
     def attend(
-        self, query: Tensor, position: Tensor, new: tuple[Tensor, Tensor], old: tuple[Tensor, Tensor]
+        self,
+        query: Tensor,
+        position: Tensor,
+        new: tuple[Tensor, Tensor],
+        old: tuple[Tensor, Tensor],
+        beyond: tuple[Far, Tensor] | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Give heads (B, H, T, K) and the rings after the new rows.
 
@@ -153,16 +176,28 @@ class _View:
         position : Tensor of shape (B, H, T, n)
         new : keys and values of the call's rows, of shape (B, H, T, K)
         old : the same of the ring, of shape (B, H, N, K)
+        beyond : the far memory and the scores of its slots, (B, H, T, F), if there is one
         """
         score = torch.cat([query @ ring.transpose(-1, -2) for ring in (old[0], new[0])], dim=-1) + position
-        weight = torch.where(self.visible, score, _HIDDEN).softmax(-1)
+        weight, far = self._weights(score, beyond)
         n_slots = self.memory.n_slots
         heads = weight[..., :n_slots] @ old[1] + weight[..., n_slots:] @ new[1]
+        heads = heads if far is None else heads + far
         # Where the new ring takes the place of the old one, it may be written only after the old one was read: a sum
         # with nothing makes that an order that no scheduler can change.
         after = 0 * heads
         keys, values = (self._written(ring, rows + after) for ring, rows in zip(old, new, strict=True))
         return heads, keys, values
+
+    def _weights(self, score: Tensor, beyond: tuple[Far, Tensor] | None) -> tuple[Tensor, Tensor | None]:
+        """Give the weights of the columns (B, H, T, n), and the part of the heads that the far memory gives."""
+        score = torch.where(self.visible, score, _HIDDEN)
+        if beyond is None:
+            return score.softmax(-1), None
+        far, more = beyond
+        weight = torch.cat([more, score], dim=-1).softmax(-1)
+        n_far = more.shape[-1]
+        return weight[..., n_far:], far.join(far.deal(weight[..., :n_far]) @ far.value)
 
     def _written(self, ring: Tensor, rows: Tensor) -> Tensor:
         lane = torch.arange(self.n_lanes, device=ring.device)[:, None, None]
@@ -179,15 +214,22 @@ class _FixedView(_View):
         slot = torch.arange(memory.n_slots, dtype=count.dtype, device=count.device)
         back = torch.remainder(phase - slot, memory.n_slots)[:, None]  # (1, 1, N)
         self._see(back <= valid[:, None], back)
-        self.slot = phase[:, None].long()
+        is_slot = memory.turn == memory.n_slots  # not where layers differ in length
+        self.slot = (phase if is_slot else torch.remainder(phase, memory.n_slots))[:, None].long()
 
     def attend(
-        self, query: Tensor, position: Tensor, new: tuple[Tensor, Tensor], old: tuple[Tensor, Tensor]
+        self,
+        query: Tensor,
+        position: Tensor,
+        new: tuple[Tensor, Tensor],
+        old: tuple[Tensor, Tensor],
+        beyond: tuple[Far, Tensor] | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Give heads (1, H, 1, K) and the rings after the new row; see :meth:`_View.attend`."""
         keys, values = (self._written(ring, rows) for ring, rows in zip(old, new, strict=True))
-        score = query @ keys.transpose(-1, -2) + position
-        return torch.where(self.visible, score, _HIDDEN).softmax(-1) @ values, keys, values
+        weight, far = self._weights(query @ keys.transpose(-1, -2) + position, beyond)
+        heads = weight @ values
+        return heads if far is None else heads + far, keys, values
 
 
 def _gelu(x: Tensor) -> Tensor:

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from txl_ts import __version__
-from txl_ts.config import ModelConfig
 from txl_ts.embeddings import beside_of, row_inputs
 from txl_ts.errors import ExportError, FileFormatError, MissingExtraError, ParameterError, SaveError
 from txl_ts.export.graph import StreamGraph
@@ -177,7 +176,8 @@ def _examples(model: TXLModel, *, fixed: bool) -> tuple[Tensor, ...]:
     specs = {spec.name for spec in model.stream_specs()}
     state = {name: t for name, t in model.init_state(n_lanes).items() if name in specs}
     noise = {name: torch.rand(t.shape, generator=generator) + 0.1 for name, t in state.items()}
-    noise["count"] = torch.arange(n_lanes, dtype=torch.int32)[:, None].repeat(1, 2)
+    counts = torch.arange(n_lanes, dtype=torch.int32)[:, None].repeat(1, 2)
+    noise |= {name: counts + i for i, (name, t) in enumerate(state.items()) if t.dtype == torch.int32}
     x = torch.randn(n_lanes, n_rows, model.config.n_channels, generator=generator)
     sizes: Any = {"batch": n_lanes, "time": n_rows}
     beside = [
@@ -270,14 +270,19 @@ def contract_of(model: TXLModel, *, about: Mapping[str, Any], profile: str = "op
             {"in": before, "out": after, "dtype": spec.dtype, "dims": list(spec.shape), "init": "zeros"}
             for before, after, spec in zip(past, present, specs, strict=True)
         ],
-        "in_place": [name for name, spec in zip(past, specs, strict=True) if is_memory(spec.name)],
+        # The runtime writes the slot that the counter names: it is one and the same for layers of one length only.
+        "in_place": [
+            name
+            for name, spec in zip(past, specs, strict=True)
+            if is_memory(spec.name) and isinstance(config.mem_len, int)
+        ],
         "state_nbytes": state_nbytes(specs),
         "freq": about["freq"],
         "time": dict(about["time"]),
-        "segment": {"min": 1, "max": _longest_segment(config), "trained": about["trained"]},
+        "segment": {"min": 1, "max": longest_segment(model), "trained": about["trained"]},
         "memory": {
             "layers": config.n_layers,
-            "length": config.mem_len,
+            "length": config.longest_mem_len,
             "stride": config.stride,
             "dim": config.d_model,
             "reach": config.reach,
@@ -299,9 +304,11 @@ def contract_of(model: TXLModel, *, about: Mapping[str, Any], profile: str = "op
     } | ({"channels": "independent", "targets": list(about["targets"])} if "targets" in about else {})
 
 
-def _longest_segment(config: ModelConfig) -> int:
-    """Rows of a call: what is known ahead of each of them becomes some dozen numbers per step."""
-    return min(LONGEST_SEGMENT, max(1, _MOST_STEPS // config.h)) if config.futr_kinds else LONGEST_SEGMENT
+def longest_segment(model: TXLModel) -> int:
+    """Rows of a call: far memories move on once per call, and rows known ahead become dozens of numbers per step."""
+    far, config = model.backbone.far, model.config
+    longest = far.block if far is not None and far.has_state else LONGEST_SEGMENT
+    return min(longest, max(1, _MOST_STEPS // config.h)) if config.futr_kinds else longest
 
 
 def check_graph(onnx: Any, proto: Any, *, fixed: Mapping[str, int]) -> None:
@@ -337,7 +344,10 @@ def _parity(proto: Any, model: TXLModel, *, fixed: Mapping[str, int]) -> dict[st
     rng = np.random.default_rng(0)
     # Not the number of lanes that was exported with; more rows than a ring has slots, where that takes a moment.
     n_lanes, worst, n_rows = fixed.get("batch", 5), 0.0, 0
-    lengths = [1] * 256 if fixed else [1, 2, 7, 64, min(300, _longest_segment(model.config)), 1, 5]
+    longest = longest_segment(model)
+    lengths = [1] * 256 if fixed else [min(length, longest) for length in (1, 2, 7, 64, 300, 1, 5)]
+    if model.backbone.far is not None and model.backbone.far.has_state and not fixed:
+        lengths = lengths * 5
     kept = [spec.name for spec in model.stream_specs()]
     starts = {"empty": model.init_state(n_lanes), "drawn": _drawn_state(model, rng, n_lanes)}
     for state in starts.values():
@@ -407,7 +417,7 @@ def _drawn_state(model: TXLModel, rng: np.random.Generator, n_lanes: int) -> dic
     The ages lie where counters saturate and wrap: with the next row, with this one, a turn of the ring later, in
     between, and hardly begun.
     """
-    turn = model.config.stride * (model.config.mem_len + 1)
+    turn = model.config.stride * (model.config.longest_mem_len + 1)
     ages = np.resize([turn - 1, turn, 2 * turn - 1, turn + turn // 2, 3], n_lanes)
     state, edges = model.init_state(n_lanes), [0, *sorted({int(age) for age in ages})]
     for younger, older in zip(edges[-2::-1], edges[:0:-1], strict=True):  # lanes begin at their ages, oldest first

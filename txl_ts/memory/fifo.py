@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from txl_ts.errors import ParameterError
 from txl_ts.state import TensorSpec
+
+_LONGEST_TURN = 2**30
 
 
 class Fifo:
@@ -19,8 +23,8 @@ class Fifo:
 
     Parameters
     ----------
-    mem_len : int
-        Visits that stay visible beside the own one.
+    mem_len : int, or sequence of int
+        Visits that stay visible beside the own one, of all layers or of each.
     stride : int
         Rows between two visits of a phase.
 
@@ -31,20 +35,42 @@ class Fifo:
 
     name = "fifo"
 
-    def __init__(self, *, mem_len: int, stride: int = 1) -> None:
-        self.mem_len, self.stride = mem_len, stride
-        self.n_rows = stride * mem_len
-        self.n_slots = stride * (mem_len + 1)
+    def __init__(self, *, mem_len: int | Sequence[int], stride: int = 1) -> None:
+        self.lengths = None if isinstance(mem_len, int) else tuple(mem_len)
+        # Of the longest layer; shorter ones share its counters.
+        self.mem_len, self.stride = mem_len if isinstance(mem_len, int) else max(mem_len), stride
+        self.n_rows = stride * self.mem_len
+        self.n_slots = stride * (self.mem_len + 1)
+        self.turn = self.n_slots
+        if self.lengths is not None:
+            self.turn = stride * math.lcm(*(length + 1 for length in self.lengths))
+            if self.turn >= _LONGEST_TURN:
+                raise ParameterError(
+                    f"mem_len={self.lengths} makes rings that stand alike only every {self.turn} rows, more than "
+                    "counters hold. Take lengths such as 15, 31, 63: one less than numbers that divide each other."
+                )
+
+    def of(self, layer: int) -> Fifo:
+        """Give the window of one layer; its counters are those of this one."""
+        if self.lengths is None:
+            return self
+        window = Fifo(mem_len=self.lengths[layer], stride=self.stride)
+        window.turn = self.turn
+        return window
 
     def specs(self, *, n_layers: int, kinds: Sequence[str], n_heads: int, d_head: int) -> tuple[TensorSpec, ...]:
         """Describe the state: one ring per layer and kind of row, then the counters.
 
-        The counters are ``valid``, the filled slots (saturating), and ``phase``, the next slot (wrapped). Each ring is
+        The counters are ``valid``, the filled slots (saturating), and ``phase``, the next slot (wrapped; where layers
+        differ in length, at the least common multiple of their rings). Each ring is
         a tensor of its own and each head lies in one piece: a graph then reads them where they are, and a step writes
         one row instead of copying all (1,024 slots of width 128: 8 µs a copy).
         """
-        shape = (n_heads, self.n_slots, d_head)
-        rings = (TensorSpec(f"{kind}_{layer}", shape, "float32") for layer in range(n_layers) for kind in kinds)
+        rings = (
+            TensorSpec(f"{kind}_{layer}", (n_heads, self.of(layer).n_slots, d_head), "float32")
+            for layer in range(n_layers)
+            for kind in kinds
+        )
         return (*rings, TensorSpec("count", (2,), "int32"))
 
     def visible(self, count: Tensor) -> Tensor:
@@ -82,9 +108,9 @@ class Fifo:
 
     def advance(self, count: Tensor, *, n_rows: int) -> Tensor:
         """Move the counters on by ``n_rows`` rows."""
-        # Both stay below n_slots + n_rows, so int32 cannot overflow however long the stream runs.
+        # Both stay below turn + n_rows, so int32 cannot overflow however long the stream runs.
         valid = (count[:, 0] + n_rows).clamp(max=self.n_slots)
-        phase = torch.remainder(count[:, 1] + n_rows, self.n_slots)
+        phase = torch.remainder(count[:, 1] + n_rows, self.turn)
         return torch.stack([valid, phase], dim=1).to(count.dtype)
 
 

@@ -135,7 +135,7 @@ class Fleet:
     @property
     def has_records(self) -> bool:
         """True if a memory can be rebuilt from rows: it is made of rings."""
-        return self.manner.ring is not None
+        return self.manner.ring is not None and not any(s.name.startswith("far_") for s in self.contract.specs)
 
     def empty(self) -> Fleet:
         """Give another fleet of the same graph, without streams."""

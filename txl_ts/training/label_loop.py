@@ -20,7 +20,7 @@ from txl_ts.errors import TrainingError
 from txl_ts.label_model import LabelModel
 from txl_ts.training.labelled import LabelRows, LabelSegment, label_segments
 from txl_ts.training.loop import History
-from txl_ts.training.settings import TrainingSettings
+from txl_ts.training.settings import TrainingSettings, check_segment
 
 _VALIDATION_LANES = 64
 _VALIDATION_ROWS = 256
@@ -51,6 +51,7 @@ class LabelTrainer:
         self, model: LabelModel, train: LabelRows, validation: LabelRows | None, settings: LabelSettings
     ) -> None:
         self.model, self.validation, self.settings = model, validation, settings
+        check_segment(settings.segment_len, model.backbone.far)
         longest = int((train.stop - train.first).max())
         self.n_rows = min(settings.segment_len, longest)
         reach = model.config.reach

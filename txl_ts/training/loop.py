@@ -22,10 +22,10 @@ from txl_ts.embeddings import Units
 from txl_ts.errors import TrainingError
 from txl_ts.heads import QuantileHead
 from txl_ts.losses import LOSSES, forecast_loss, mean_over
-from txl_ts.model import Front, TorchState, TXLModel
+from txl_ts.model import Front, TorchState, TXLModel, forgotten
 from txl_ts.training.pieces import Step, schedule
 from txl_ts.training.segments import Origins, Segment, segments
-from txl_ts.training.settings import TrainingSettings
+from txl_ts.training.settings import TrainingSettings, check_segment
 
 _VALIDATION_ROWS = 512
 _VALIDATION_LANES = 32
@@ -96,6 +96,7 @@ class Trainer:
     def __init__(self, model: TXLModel, train: Origins, validation: Origins | None, settings: TrainingSettings) -> None:
         self.model, self.train, self.validation, self.settings = model, train, validation, settings
         stride = model.config.stride
+        check_segment(settings.segment_len, model.backbone.far)
         self.n_lanes = max(min(len(train.pieces), settings.batch_size), 1)
         self.n_phases = min(stride, max(settings.batch_size // self.n_lanes, 1))
         self.n_rows = settings.segment_len * stride
@@ -215,7 +216,7 @@ class Trainer:
         stride = self.model.config.stride
         lanes = self.progress.lanes
         if not self.settings.carry_memory:
-            lanes = lanes | {"count": torch.zeros_like(lanes["count"])}
+            lanes = forgotten(lanes)
         z, front, self.progress.lanes = self.model.forward_visits(
             segment.x, lanes, phases, segment.start, beside=segment.beside
         )

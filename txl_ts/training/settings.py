@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from txl_ts.config import check_choice, check_integer, check_number
 from txl_ts.errors import ParameterError
 from txl_ts.losses import LOSSES
+from txl_ts.memory import FarMemory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,3 +63,15 @@ class TrainingSettings:
             )
         check_number("weight_decay", self.weight_decay, at_least=0, below=math.inf, example=1e-2)
         check_choice("loss", self.loss, tuple(LOSSES))
+
+
+def check_segment(segment_len: int, far: FarMemory | None) -> None:
+    """Raise ParameterError where a far memory would never learn what to keep.
+
+    What a block leaves gets its gradient from the rows after it in the same segment.
+    """
+    if far is not None and far.has_state and segment_len <= far.block:
+        raise ParameterError(
+            f"segment_len={segment_len} must be longer than the {far.block} rows between two updates of the memory, "
+            f"better several times as long. Take for example segment_len={4 * far.block}."
+        )
