@@ -197,7 +197,10 @@ def run(
         "columns": dict(COLUMNS),
         "rows": rows,
         "runs": runs,
-        "notes": ["One seed and overlapping forecasts: differences of a few percent are noise."],
+        "notes": [
+            "One seed and overlapping forecasts: differences of a few percent are noise.",
+            "Equal figures of two heads mean that both kept epoch 0, the linear path alone with normal bands.",
+        ],
         "seeds": [seeds[0]],
         "environment": report.environment(),
     }
