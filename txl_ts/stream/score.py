@@ -138,8 +138,8 @@ class Surprise:
     judged : tuple of bool, optional
         Which columns have parts; the others are for the model alone. All by default.
     span : int
-        Rows in which an extreme of ``"novelty"`` gives way by a ``scale``, by default never. Half-life of
-        the ``"level"`` in rows.
+        Rows in which an extreme of ``"novelty"`` gives way by a ``scale``; by default never. Half-life of the
+        ``"level"`` in rows.
 
     References
     ----------
