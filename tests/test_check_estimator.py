@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from txl_ts import TXLClassifier, TXLEncoder, TXLRegressor
-from txl_ts.bench.check_estimator import CONTRADICTS_A_MEMORY
+from txl_ts import TXLAnomalyDetector, TXLClassifier, TXLEncoder, TXLRegressor
+from txl_ts.bench.check_estimator import CONTRADICTS_A_BUDGET, CONTRADICTS_A_MEMORY
 
-ESTIMATORS = [TXLClassifier(), TXLRegressor(), TXLEncoder()]
+ESTIMATORS = [TXLClassifier(), TXLRegressor(), TXLEncoder(), TXLAnomalyDetector()]
 
 
 def expected(estimator):
-    return CONTRADICTS_A_MEMORY
+    is_detector = isinstance(estimator, TXLAnomalyDetector)
+    return {**CONTRADICTS_A_MEMORY, **(CONTRADICTS_A_BUDGET if is_detector else {})}
 
 
 @parametrize_with_checks(ESTIMATORS, expected_failed_checks=expected)

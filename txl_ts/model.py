@@ -200,7 +200,7 @@ class TXLModel(nn.Module):
         h, channels, width = self.config.h, self.config.n_channels, self.config.d_model
         hidden, centre, level, deviation, seen = last.split([width, h * channels, channels, channels, 1], dim=1)
         centre = centre.unflatten(1, (1, h, channels))
-        z = self.answer(hidden[:, None], centre, self.beside.futr(futr)[:, None])[:, 0]
+        z = self.read_out(hidden[:, None], centre, self.beside.futr(futr)[:, None])[:, 0]
         level = torch.where(seen > 0, level, torch.nan)
         return self.units.back(level[:, None, :, None] + z * deviation[:, None, :, None])
 
@@ -326,14 +326,14 @@ class TXLModel(nn.Module):
     def _answer(self, hidden: Tensor, centre: Tensor, ahead: Ahead | None, picked: Tensor | None) -> Tensor:
         """Quantiles in deviations, from the rows that were picked (None: all), some rows at once."""
         if ahead is None:
-            return self.answer(hidden, centre)
+            return self.read_out(hidden, centre)
         n = hidden.shape[1]
         picked = torch.arange(n, device=hidden.device) if picked is None else picked
         size = n if torch.is_grad_enabled() else max(_STEPS_AT_ONCE // (len(hidden) * self.config.h), 1)
         some = (slice(first, first + size) for first in range(0, n, size))
-        return torch.cat([self.answer(hidden[:, part], centre[:, part], ahead(picked[part])) for part in some], dim=1)
+        return torch.cat([self.read_out(hidden[:, part], centre[:, part], ahead(picked[part])) for part in some], dim=1)
 
-    def answer(self, hidden: Tensor, centre: Tensor, known: Tensor | None = None) -> Tensor:
+    def read_out(self, hidden: Tensor, centre: Tensor, known: Tensor | None = None) -> Tensor:
         """Quantiles in deviations.
 
         Parameters

@@ -18,6 +18,7 @@ In pytest, one test per check:
 ...     check()
 """
 
+from txl_ts.checks.detector import check_detector
 from txl_ts.checks.embedding import check_embedding
 from txl_ts.checks.head import check_head
 from txl_ts.checks.label_head import check_label_head
@@ -34,6 +35,7 @@ __all__ = [
     "Normaliser",
     "Session",
     "StreamingSession",
+    "check_detector",
     "check_embedding",
     "check_head",
     "check_label_head",

@@ -29,7 +29,7 @@ from txl_ts.instants import read_duration
 from txl_ts.live import LiveSession
 from txl_ts.state import State, init_state
 from txl_ts.stream import Watch
-from txl_ts.stream.score import KINDS, Surprise, check_horizons
+from txl_ts.stream.score import KINDS, NEVER, Surprise, check_horizons
 from txl_ts.stream.statuses import DRIFT, MISSING, OK, WARMING_UP
 from txl_ts.training import History, TrainingSettings
 from txl_ts.walk import Pace, walk
@@ -38,6 +38,8 @@ CHANNELS = ("mixed", "independent")
 QUANTILES = (0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98)
 _CONTAMINATION = 0.01
 _MEM_LEN, _LOOKBACK = 32, 32
+# Of an epoch: a few hundred rows are fitted in a moment.
+_LEAST_STEPS = 8
 
 
 class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
@@ -71,18 +73,19 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
     context : sequence of str or int
         Sensors (names, or positions) that the model sees and that are not judged, such as set points and commands.
     horizons : "auto" or tuple of int
-        Steps ahead: a row is compared with what was said so many rows before it. ``"auto"``: one.
+        Steps ahead: a row is compared with what was said so many rows before it. ``"auto"``: one, and with
+        ``"novelty"`` 24 too.
     smooth : float or "auto"
         Half-life in rows of a running mean that takes the place of each sensor's part; 0 for none. Finds what lasts,
         and hides what is short. ``"auto"``: none, and 5.2 rows for ``"level"``.
     span : int or "auto"
-        Rows in which ``"novelty"`` forgets the whole range (``"auto"``: 16,000), half-life of the ``"level"`` (200).
+        Rows in which ``"novelty"`` forgets the whole range (``"auto"``: never), half-life of the ``"level"`` (200).
     channels : {"mixed", "independent"}
         One token for all sensors of a row, or each sensor as a stream of its own, with shared weights.
     quantiles : sequence of float, optional
         Trained quantiles, .5 among them and at least one on each side.
     warm_up : int or "auto"
-        First rows of a series that get no score. ``"auto"``: until the look-back is filled.
+        First rows of a series that get no score. ``"auto"``: until the look-back is filled, and 32 on long series.
     calibration_share : float
         Of the rows to hold out.
     block_len : int or "auto"
@@ -429,6 +432,10 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
         """
         return self.detect(X, time=time, series_id=series_id, start=start).p_value
 
+    def fit_predict(self, X: Any, y: Any = None, *, time: Any = None, series_id: Any = None) -> NDArray[np.int64]:
+        """Fit, then predict the same rows; parameters are those of :meth:`fit`. The budget is about other rows."""
+        return self.fit(X, time=time, series_id=series_id).predict(X, time=time, series_id=series_id)
+
     def watch(self, **options: Any) -> Watch:
         """Open a :class:`~txl_ts.stream.Watch` over this model: messages in, rows with statuses and alerts out.
 
@@ -460,6 +467,20 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
         """
         self._check_fitted()
         return detector_files.live_session(self)
+
+    def export_state(self, path: str | PathLike[str]) -> None:
+        """Write the kept memories alone, for a session to restore: streams are named after the series.
+
+        An only series without a name becomes the stream ``"stream"``.
+
+        Raises
+        ------
+        NotFittedError, SaveError
+        StateError
+            If no memories were kept.
+        """
+        self._check_fitted()
+        detector_files.export_state(path, self)
 
     def export_onnx(self, path: str | PathLike[str], *, profile: str = "opset18") -> dict[str, Any]:
         """Write the detector as one stateful ONNX graph: scores, parts, p-values and forecasts, memories in and out.
@@ -514,7 +535,8 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
         for a, b in zip(rows.first, rows.stop, strict=True):
             status[a:b][self.calibration_.drifts(score[a:b].astype(np.float64))] = DRIFT
             status[a:b][np.isnan(rows.values[a:b]).any(axis=1)] = MISSING
-            status[b:] = np.where(status[b:] == OK, MISSING, status[b:]) if rows.panel else status[b:]
+            if rows.panel is not None:
+                status[b : a + rows.panel[1]] = MISSING
         ordered = [rows.in_order_of_x(one) for one in (score, p_value, parts, status.astype(str), bands[:-1])]
         score, p_value, parts, status, bands = ordered
         return RowScores(
@@ -586,12 +608,19 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
             seed = int(check_random_state(seed).randint(2**31 - 1))
         names = ("learning_rate", "weight_decay", "max_epochs", "patience", "batch_size", "segment_len")
         return TrainingSettings(
-            **{name: getattr(self, name) for name in names}, random_state=int(seed), verbose=bool(self.verbose)
+            **{name: getattr(self, name) for name in names},
+            random_state=int(seed),
+            verbose=bool(self.verbose),
+            least_steps=_LEAST_STEPS,
         )
 
     def _sizes(self, n_channels: int, *, longest: int) -> tuple[ModelConfig, Surprise]:
         check_choice("channels", self.channels, CHANNELS)
-        horizons = (1,) if isinstance(self.horizons, str) and self.horizons == "auto" else check_horizons(self.horizons)
+        check_choice("score", self.score, KINDS)
+        usual = (1, 24) if self.score == "novelty" else (1,)
+        horizons = (
+            usual if isinstance(self.horizons, str) and self.horizons == "auto" else check_horizons(self.horizons)
+        )
         quantiles = QUANTILES if self.quantiles is None else check_quantiles(self.quantiles)
         if not quantiles[0] < 0.5 < quantiles[-1]:
             raise ParameterError(f"quantiles={quantiles} need levels on both sides of 0.5: take (0.1, 0.5, 0.9).")
@@ -612,11 +641,11 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
             d_ff=2 * self.d_model if self.d_ff == "auto" else self.d_ff,
             dropout=self.dropout,
         )
-        warm = max(lookback, config.patch_len, 1) if self.warm_up == "auto" else self.warm_up
-        check_choice("score", self.score, KINDS)
+        settled = max(lookback, config.patch_len, min(_LOOKBACK, longest // 8), 1)
+        warm = settled if self.warm_up == "auto" else self.warm_up
         is_level = self.score == "level"
         smooth = (5.2 if is_level else 0.0) if self.smooth == "auto" else self.smooth
-        span = (200 if is_level else 16_000) if self.span == "auto" else self.span
+        span = (200 if is_level else NEVER) if self.span == "auto" else self.span
         return config, Surprise(
             kind=self.score,
             horizons=horizons,

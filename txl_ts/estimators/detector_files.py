@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import warnings
 from dataclasses import asdict
@@ -15,10 +16,13 @@ import torch
 from txl_ts import __version__
 from txl_ts.config import ModelConfig
 from txl_ts.detector_model import DetectorModel, SensorModel
-from txl_ts.errors import FileFormatError, ParameterError, TxlWarning
+from txl_ts.errors import FileFormatError, ParameterError, StateError, TxlWarning
 from txl_ts.estimators import files, label_files
 from txl_ts.export.detector import detector_contract
 from txl_ts.live import LiveSession
+from txl_ts.runtime import read_contract
+from txl_ts.runtime.files import Saved, save_streams
+from txl_ts.runtime.plan import Place
 from txl_ts.runtime.watching import watch_over
 from txl_ts.state import array_table, graph_names, to_arrays
 from txl_ts.store import Bundle, Expected, load, save
@@ -31,6 +35,8 @@ if TYPE_CHECKING:
     _D = TypeVar("_D", bound=TXLAnomalyDetector)
 
 CLASS = "TXLAnomalyDetector"
+STREAM = "stream"
+"""What the only series is called where streams have names."""
 _SCALERS = "normaliser."
 # The most sensors that a file may claim.
 _MOST_CHANNELS = 100_000
@@ -158,6 +164,19 @@ def _empty_model(config: dict[str, Any]) -> DetectorModel:
 def live_session(detector: TXLAnomalyDetector) -> LiveSession:
     """Open a torch session over the model."""
     return LiveSession(detector._model, contract_of_detector(detector))  # type: ignore[arg-type]
+
+
+def export_state(path: str | PathLike[str], detector: TXLAnomalyDetector) -> None:
+    """Write the kept memories alone; see :meth:`TXLAnomalyDetector.export_state`."""
+    if detector._names is None:
+        raise StateError(
+            "no memories were kept: a panel without series_id cannot be told apart later. Name the series in fit."
+        )
+    contract = read_contract(json.dumps(contract_of_detector(detector)), where="the contract")
+    ages = detector._kept["age"][:, 0].tolist()
+    places = {name if detector._named else STREAM: Place(n) for name, n in zip(detector._names, ages, strict=True)}
+    arrays = [detector._kept[spec.name] for spec in contract.specs]
+    save_streams(path, Saved(dict(places), arrays), contract, small=[])
 
 
 def contract_of_detector(detector: TXLAnomalyDetector) -> dict[str, Any]:

@@ -68,7 +68,7 @@ class StreamGraph(nn.Module):
             h, *ring = layer(h, keys, values, view)
             rings += ring
         hidden = model.backbone.norm(h).reshape(n_lanes, n_rows, -1)
-        y = front.scale.restore(model.answer(hidden, model.linear_path(front.lookback), known))
+        y = front.scale.restore(model.read_out(hidden, model.linear_path(front.lookback), known))
         count = model.memory.advance(state["count"], n_rows=n_rows)
         small = {"count": count, "norm": norm, "rows": rows} | moved
         names = (name for name in self.names if is_memory(name))

@@ -49,7 +49,8 @@ def read_rows(given: Any, *, stream: object, contract: Contract) -> Rows:
     given : float or mapping
         A bare number for one channel, or ``{"time": …, "values": {channel: …}}`` with single values or equally long
         sequences; ``time`` may be left out. Where there are columns beside the channels, ``values`` holds those of the
-        row too, ``"futr"`` what is known ahead of it, and ``"static"`` what is known of the stream.
+        row too, ``"futr"`` what is known ahead of it, and ``"static"`` what is known of the stream. For a detector
+        ``"status"`` may hold the quality of readings by channel: what is not 0 is not used.
 
     Raises
     ------
@@ -71,6 +72,7 @@ def read_rows(given: Any, *, stream: object, contract: Contract) -> Rows:
             f"Give a number, or {{'time': …, 'values': {{{channels[0]!r}: …}}}}. {UNUSED}"
         )
     keys = ["time", "values", *(["futr"] if layout.futr else []), *(["static"] if layout.static else [])]
+    keys += ["status"] if contract.is_detector else []
     if unknown := [key for key in given if key not in keys]:
         raise ParameterError(
             f"stream {stream!r}: unknown keys {unknown[:5]}, expected {' and '.join(map(repr, keys))}. "
@@ -81,6 +83,8 @@ def read_rows(given: Any, *, stream: object, contract: Contract) -> Rows:
         values = beside.full_rows(values, given.get("futr"), layout, stream=stream)
         if given.get("static") is not None:
             static = beside.read_static(given["static"], layout, stream=stream)
+    if contract.is_detector and given.get("status") is not None:
+        values = _used(values, given["status"], stream=stream, channels=channels)
     if given.get("time") is None:
         return Rows(values, None, static)
     stamps = native_stamps(given["time"], stream=stream, contract=contract)
@@ -89,6 +93,31 @@ def read_rows(given: Any, *, stream: object, contract: Contract) -> Rows:
             f"stream {stream!r}: {len(stamps)} times for {len(values)} values. Give one time per row. {UNUSED}"
         )
     return Rows(values, stamps, static)
+
+
+def _used(
+    values: NDArray[np.float32], status: Any, *, stream: object, channels: tuple[str, ...]
+) -> NDArray[np.float32]:
+    """Make readings missing whose status is not 0."""
+    if not isinstance(status, Mapping):
+        raise ParameterError(
+            f"stream {stream!r}: 'status' is {type(status).__name__}, expected a mapping by channel, such as "
+            f"{{{channels[0]!r}: 1}} for a reading that must not be used. {UNUSED}"
+        )
+    values = values.copy()
+    for name, given in status.items():
+        if name not in channels:
+            raise ColumnError(
+                f"stream {stream!r}: status of an unknown channel {name!r}{_near(name, channels)} The model has "
+                f"{list(channels[:5])}. {UNUSED}"
+            )
+        column = read_numbers(given, stream=stream, what=f"status of channel {name!r}")
+        if len(column) not in (1, len(values)):
+            raise ShapeError(
+                f"stream {stream!r}: {len(column)} statuses of channel {name!r} for {len(values)} rows. {UNUSED}"
+            )
+        values[:, channels.index(name)][np.broadcast_to(column != 0, len(values))] = np.nan
+    return values
 
 
 def _kinds(layout: Layout) -> str:

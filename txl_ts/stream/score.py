@@ -31,6 +31,8 @@ MEAN_ROWS = 11.0
 GATE = 3.0
 """A level does not follow a sensor whose part is at least this."""
 LEAST_WIDTH, MOST = 1e-30, 1e15
+NEVER = 10**9
+"""Rows after which all is forgotten, where nothing is."""
 KINDS = ("surprise", "deviation", "novelty", "level")
 _JSON = {
     "kind": str,
@@ -136,7 +138,8 @@ class Surprise:
     judged : tuple of bool, optional
         Which columns have parts; the others are for the model alone. All by default.
     span : int
-        Rows in which an extreme of ``"novelty"`` gives way by a ``scale``; half-life of the ``"level"`` in rows.
+        Rows in which an extreme of ``"novelty"`` gives way by a ``scale``; by default never. Half-life of the
+        ``"level"`` in rows.
 
     References
     ----------
@@ -160,7 +163,7 @@ class Surprise:
     smooth: float = 0.0
     warm_rows: int | None = None
     judged: tuple[bool, ...] | None = None
-    span: int = 16_000
+    span: int = NEVER
 
     def __post_init__(self) -> None:
         check_choice("kind", self.kind, KINDS)
@@ -199,7 +202,10 @@ class Surprise:
     def step(self, values: Values, state: Mapping[str, Any], *, is_warm: bool = True) -> tuple[Score, dict[str, Any]]:
         """Score a row by what was said before it; see :class:`Scorer`."""
         after = dict(state)
-        x = np.array([math.nan if value is None else value for value in values.values()], np.float64)
+        with np.errstate(over="ignore"):  # as the model gets them: float32 counts, and beyond it is no reading
+            x = np.array([math.nan if value is None else value for value in values.values()], np.float64)
+            x = x.astype(np.float32).astype(np.float64)
+        x[np.isinf(x)] = math.nan
         said = [kept[0] for kept, k in zip(state["ahead"], self.horizons, strict=True) if len(kept) == k]
         quantiles = np.array(said, np.float64).reshape(len(said), len(x), len(state["levels"]))
         if self.kind == "novelty":
