@@ -144,11 +144,16 @@ def test_the_contract_says_what_a_watch_needs(exported):
     assert calibration_of(read, contamination=0.1).alpha == 0.1
     assert contract["parity"]["max_relative"] < 1e-5
     assert json.loads(path.with_suffix(".contract.json").read_text()) == contract
+
+    def all_of(document):
+        one = read_contract(json.dumps(document), where="the contract")
+        return calibration_of(one), score_of(one)
+
+    assert all_of(contract)[1] == score_of(read)
     for change in ({"score": {}}, {"scores": {"by_series": [1], "float32": "AAAA"}}, {"alpha": 2.0}):
         broken = {**contract, "detector": {**contract["detector"], **change}}
         with pytest.raises(FileFormatError, match="detector"):
-            calibration_of(one := read_contract(json.dumps(broken), where="the contract"))
-            score_of(one)
+            all_of(broken)
 
 
 def test_a_forecasters_graph_is_no_detector():
