@@ -134,11 +134,6 @@ def test_a_watch_over_the_file_gives_the_same_and_needs_no_torch(exported, serie
     assert out.stdout.strip() == "[]"
 
 
-def read_all(text):
-    contract = read_contract(text, where="the contract")
-    return calibration_of(contract), score_of(contract)
-
-
 def test_the_contract_says_what_a_watch_needs(exported):
     detector, path, contract = exported
     read = read_contract(json.dumps(contract), where="the contract")
@@ -149,10 +144,16 @@ def test_the_contract_says_what_a_watch_needs(exported):
     assert calibration_of(read, contamination=0.1).alpha == 0.1
     assert contract["parity"]["max_relative"] < 1e-5
     assert json.loads(path.with_suffix(".contract.json").read_text()) == contract
+
+    def all_of(text):
+        one = read_contract(text, where="the contract")
+        return calibration_of(one), score_of(one)
+
+    assert all_of(json.dumps(contract))[1] == score_of(read)
     for change in ({"score": {}}, {"scores": {"by_series": [1], "float32": "AAAA"}}, {"alpha": 2.0}):
         broken = json.dumps({**contract, "detector": {**contract["detector"], **change}})
         with pytest.raises(FileFormatError, match="detector"):
-            read_all(broken)
+            all_of(broken)
 
 
 def test_a_forecasters_graph_is_no_detector():

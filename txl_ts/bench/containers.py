@@ -70,7 +70,7 @@ def _hashed(arrays: list[Any]) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
 
-def run() -> Iterator[dict[str, str]]:
+def run_rows() -> Iterator[dict[str, str]]:
     """Give a row per container, unit and origin, with the libraries that are installed here."""
     names = ["a", "b", "c"]
     frames: dict[str, Callable[[Any], Any]] = {
@@ -122,7 +122,7 @@ def main() -> None:
     given = parser.parse_args()
     known = given.out / f"{NAME}.json"
     before = json.loads(known.read_text(encoding="utf-8"))["rows"] if known.is_file() and not given.anew else []
-    here = list(run())
+    here = list(run_rows())
     keys = {(row["what"], row["container"], row["rows"]) for row in here}
     rows = [row for row in before if (row["what"], row["container"], row["rows"]) not in keys] + here
     written = table(sorted(rows, key=lambda row: (row["what"], row["container"], row["rows"])))

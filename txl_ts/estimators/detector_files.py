@@ -22,6 +22,7 @@ from txl_ts.export.detector import detector_contract
 from txl_ts.live import LiveSession
 from txl_ts.runtime import read_contract
 from txl_ts.runtime.files import Saved, save_streams
+from txl_ts.runtime.names import LaneName
 from txl_ts.runtime.plan import Place
 from txl_ts.runtime.watching import watch_over
 from txl_ts.state import array_table, graph_names, to_arrays
@@ -174,9 +175,9 @@ def export_state(path: str | PathLike[str], detector: TXLAnomalyDetector) -> Non
         )
     contract = read_contract(json.dumps(contract_of_detector(detector)), where="the contract")
     ages = detector._kept["age"][:, 0].tolist()
-    places: dict[Any, Place] = {
-        name if detector._named else STREAM: Place(n) for name, n in zip(detector._names, ages, strict=True)
-    }
+    places: dict[LaneName, Place] = {}
+    for name, n_rows in zip(detector._names, ages, strict=True):
+        places[name if detector._named else STREAM] = Place(n_rows)
     arrays = [detector._kept[spec.name] for spec in contract.specs]
     save_streams(path, Saved(places, arrays), contract, small=[])
 

@@ -153,10 +153,11 @@ def _level_scale(
             n = n + there
         off[~np.isfinite(run)] = np.nan
         found.append(np.abs(off[(role == TRAIN) & (np.arange(len(run)) >= len(run) // 4)]))
-    distances = np.concatenate(found)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of a channel without a value
-        high, spread = np.nanquantile(distances, 0.99, axis=0), np.nanstd(np.concatenate(runs), axis=0)
+        # Of each series by itself: one that was off all along must not widen the scale of the others.
+        highs = [np.nanquantile(one, 0.99, axis=0) for one in found if len(one)] or [np.zeros(runs[0].shape[1])]
+        high, spread = np.nanquantile(highs, 0.75, axis=0), np.nanstd(np.concatenate(runs), axis=0)
     return tuple(np.nan_to_num(np.maximum(high, 1e-3 * spread)).astype(np.float32).tolist())
 
 
