@@ -153,6 +153,7 @@ class DetectorModel(nn.Module):
         *,
         last_only: bool = False,
         beside: Beside | None = None,
+        as_law: bool = True,
     ) -> tuple[Tensor, TorchState]:
         """Score each row, forecast from it, and move the state on.
 
@@ -164,8 +165,8 @@ class DetectorModel(nn.Module):
         start : Tensor of shape (B, 1), optional
         last_only : bool
             Give what is said of the last row only.
-        beside : None
-            Not used.
+        beside, as_law
+            Not used; walks pass them.
 
         Returns
         -------

@@ -65,13 +65,19 @@ class Stretch:
         Positions in the given sequence of runs.
     row : int
         First row, counted from the start of each run.
-    y : float32 array of shape (B, T, h, C · law_width)
-        Quantiles of each channel in raw units, or what :meth:`~txl_ts.model.TXLModel.read` reads them off.
+    y : float32 array of shape (B, T, h, C, law_width)
+        Quantiles in raw units, or what :meth:`~txl_ts.model.TXLModel.read` reads them off; a model of labels gives its
+        own (B, T, K).
     """
 
     lanes: NDArray[np.int64]
     row: int
     y: NDArray[np.float32]
+
+    @property
+    def flat(self) -> NDArray[np.float32]:
+        """The same with channels side by side, (B, T, h, C · law_width)."""
+        return self.y.reshape(*self.y.shape[:3], -1)
 
 
 def walk(
@@ -158,6 +164,4 @@ def _call(
         y, new = model(torch.from_numpy(rows), past, last_only=not wanted, beside=beside, as_law=True)
     for name, tensor in new.items():
         state[name][lanes] = tensor.numpy()
-    if not wanted:
-        return None
-    return (y.flatten(3) if y.ndim == 5 else y).numpy()  # labels have one axis of answers
+    return y.numpy() if wanted else None

@@ -63,7 +63,7 @@ def forecast_ahead(
             here = known[:, done - trained : done + trained]
             beside = [Covariates(nothing, *columns) for columns in zip(here, fleet.static, strict=True)]
         for stretch in walk(model, rows, state, wanted_from=last, pace=pace, beside=beside):
-            after[stretch.lanes] = stretch.y[:, -1]  # the last stretch of a lane overwrites the others
+            after[stretch.lanes] = stretch.flat[:, -1]  # the last stretch of a lane overwrites the others
         blocks.append(after)
     return np.concatenate(blocks, axis=1)[:, :h]
 

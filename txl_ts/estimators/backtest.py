@@ -127,7 +127,8 @@ def backtest(
     if panel.covariates is not None:
         beside = [run_of(panel, int(p), 0, int(r[-1]) + 1, h=model.config.h) for p, r in zip(picked, rows, strict=True)]
     for stretch in walk(model, runs, None, wanted_from=wanted, pace=pace, beside=beside):
-        stop = stretch.row + stretch.y.shape[1]
+        said = stretch.flat
+        stop = stretch.row + said.shape[1]
         for i, lane in enumerate(stretch.lanes):
             at = rows[lane][np.searchsorted(rows[lane], stretch.row) : np.searchsorted(rows[lane], stop)]
             if not len(at):
@@ -141,7 +142,7 @@ def backtest(
                 cutoffs=panel.stamps(series, ordinals),
                 ordinals=ordinals,
                 y=_ahead(panel, int(series[0]), ordinals, h=h),
-                forecast=read_law(model, stretch.y[i, at - stretch.row, :h], levels),
+                forecast=read_law(model, said[i, at - stretch.row, :h], levels),
             )
             yield from [found] if not panel.is_mixed else _by_channel(found, panel)
 

@@ -235,7 +235,7 @@ class Fleet:
             before[first_row[straight]] = forecast[series[straight], 0]
             wanted = None if one_step else np.array([len(run) - 1 for run in runs], np.int64)
             for stretch in walk(model, runs, lanes, wanted_from=wanted, pace=pace, beside=beside):
-                for y, lane in zip(stretch.y, stretch.lanes, strict=True):  # y is (T, h, C · law_width)
+                for y, lane in zip(stretch.flat, stretch.lanes, strict=True):  # y is (T, h, C · law_width)
                     # Row r of a run forecasts row r + 1; the rows of the gap are none of the panel's.
                     row = np.arange(stretch.row, stretch.row + len(y)) + 1 - gap[lane]
                     if watch is not None:
