@@ -67,8 +67,8 @@ class TXLForecaster(KeptMemories, Exports):
         Forecasts below 0 become 0.
     memory : str
         Memory policy: ``"fifo"``, the newest ``mem_len`` visits alone, or with a far memory beside them: ``"sinks"``,
-        ``"compressive"``, ``"two_rate"``, ``"gated"``, ``"importance"``, ``"tokens"``, or a registered one; see
-        ``docs/memory.md``.
+        ``"compressive"``, ``"two_rate"``, ``"gated"``, ``"importance"``, ``"tokens"``, ``"linear"``, or one that was
+        registered; see ``docs/memory.md``.
     memory_params : dict, optional
         Parameters of the policy, such as ``{"n_slots": 32}``; ``params_`` says all of them.
     d_model, n_layers, n_heads : int

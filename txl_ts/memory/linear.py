@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 import torch
@@ -39,7 +40,7 @@ class Linear(FarMemory):
         super().__init__()
         self.block, self.shape = block, (n_heads, d_model // n_heads, d_model // n_heads + 1)
         self.sink = nn.Parameter(torch.randn(1, d_model))
-        slow = torch.logspace(*torch.tensor([_FASTEST, _SLOWEST]).log10().tolist(), n_heads)
+        slow = torch.logspace(math.log10(_FASTEST), math.log10(_SLOWEST), n_heads)
         self.decay = nn.Parameter((slow - 1).log())  # σ of it is 1 − 1 / slow
         self.share = nn.Parameter(torch.zeros(n_heads))  # at first one half
 
