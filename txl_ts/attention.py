@@ -25,6 +25,8 @@ from txl_ts.errors import ShapeError
 
 # Short windows are still worked off in blocks of some size: a block of one row would be a matrix-vector product.
 _LEAST_BLOCK = 32
+# Where nothing was summed yet, nothing is divided by nothing.
+_LEAST_SUM = 1e-6
 
 
 def sinusoid_table(*, n_distances: int, d_model: int) -> Tensor:
@@ -122,6 +124,10 @@ class Far(NamedTuple):
         Where the rows of the call lie among the ``n · N`` rows of the blocks; consecutive.
     offset : Tensor of shape (B, n, N), or one that broadcasts to it
         Visits from the first row of the block to each row.
+    sums : Tensor of shape (B, H, n, K, K + 1), optional
+        Sums of ``φ(k) [v, 1]``, for linear attention beside the slots.
+    share : Tensor of shape (B, H, n, 1, 1), optional
+        Share of the heads that linear attention has.
     """
 
     key: Tensor
@@ -131,6 +137,8 @@ class Far(NamedTuple):
     bias: Tensor | None
     place: Tensor
     offset: Tensor
+    sums: Tensor | None = None
+    share: Tensor | None = None
 
     def deal(self, rows: Tensor) -> Tensor:
         """Deal what belongs to the rows of a call, (B, H, T, K), out to the blocks, (B, H, n, N, K).
@@ -145,6 +153,11 @@ class Far(NamedTuple):
     def join(self, rows: Tensor) -> Tensor:
         """Take the rows of the call, (B, H, T, K), out of the blocks, (B, H, n, N, K)."""
         return _taken(rows.flatten(2, 3), self.place)
+
+
+def positive(rows: Tensor) -> Tensor:
+    """Map keys and queries of linear attention to positive numbers: ``φ(x) = elu(x) + 1``."""
+    return F.elu(rows) + 1
 
 
 def _taken(rows: Tensor, index: Tensor) -> Tensor:
@@ -228,6 +241,7 @@ class RelativeAttention(nn.Module):
         pad = n_blocks * block - n_rows
         scale = 1 / math.sqrt(self.d_head)
         query = (self.query(x) * scale).unflatten(-1, (self.n_heads, self.d_head)).transpose(1, 2)  # (B, H, T, K)
+        by_content = query
         beyond = None if far is None else F.pad(self.far_scores(query, far), (0, 0, 0, pad))  # (B, H, T, F)
         # Rows that pad the last block come last: no real row sees them.
         query = F.pad(query, (0, 0, 0, pad)).unflatten(2, (n_blocks, block))  # (B, H, n, b, K)
@@ -250,6 +264,7 @@ class RelativeAttention(nn.Module):
         if far is not None:
             beyond = weight[..., window + block :].flatten(2, 3)[:, :, :n_rows]
             heads = heads + far.join(far.deal(beyond) @ far.value)
+            heads = self.with_sums(heads, by_content, far)
         return self.output(heads.transpose(1, 2).flatten(2))
 
     def far_scores(self, query: Tensor, far: Far) -> Tensor:
@@ -266,6 +281,14 @@ class RelativeAttention(nn.Module):
         if far.bias is not None:
             score = score + far.bias[:, None, :, None]
         return far.join(score.masked_fill(~far.visible[:, None, :, None], -torch.inf))
+
+    def with_sums(self, heads: Tensor, query: Tensor, far: Far) -> Tensor:
+        """Mix heads (B, H, T, K) with linear attention of scaled queries over the sums, if there are any."""
+        if far.sums is None or far.share is None:
+            return heads
+        told = positive(far.deal(query)) @ far.sums  # (B, H, n, N, K + 1)
+        read = told[..., :-1] / told[..., -1:].clamp(min=_LEAST_SUM)
+        return heads + far.join(far.share * (read - far.deal(heads)))
 
     def _by_time(self, query: Tensor, times: Tensor) -> Tensor:
         """Scores (B, H, n, b, W + b) by real distances, of queries (B, H, n, b, K) and times (B, n, W + b)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any, Self
@@ -65,7 +66,7 @@ class ModelConfig:
     n_channels: int = 1
     patch_len: int
     stride: int
-    mem_len: int | tuple[int, ...]
+    mem_len: int | Sequence[int]
     lookback: int
     half_life: float
     scaler: str = "running"

@@ -42,6 +42,10 @@ class Blocks:
     def n_block(self):
         return self.params["block"]
 
+    def mix(self, h, query, head):
+        """What head ``h`` gives in the end, for its scaled query."""
+        return head
+
     def heads(self, row):
         return np.split(row, self.n_heads)
 
@@ -161,12 +165,41 @@ class Tokens(Blocks):
         return [(row, None, 0.0) for row in self.kept]
 
 
-def attend(x, t, slots, weights, *, n_heads, mem_len):
+class Linear(Blocks):
+    def begin(self):
+        d_head = len(self.weights["sink"][0]) // self.n_heads
+        self.sums = [np.zeros((d_head, d_head)) for _ in range(self.n_heads)]
+        self.norms = [np.zeros(d_head) for _ in range(self.n_heads)]
+
+    @staticmethod
+    def positive(x):
+        return np.where(x > 0, x + 1, np.exp(np.minimum(x, 0)))
+
+    def absorb(self, block):
+        both, d_model = below(self.layer, "attention.")["key_value.weight"], block.shape[1]
+        for h, decay in enumerate(sigmoid(self.weights["decay"])):
+            self.sums[h], self.norms[h] = decay * self.sums[h], decay * self.norms[h]
+            for row in block:
+                k, v = (self.heads(part @ row)[h] for part in (both[:d_model], both[d_model:]))
+                self.sums[h] = self.sums[h] + np.outer(self.positive(k), v) / len(block)
+                self.norms[h] = self.norms[h] + self.positive(k) / len(block)
+
+    def slots(self):
+        return [(row, None, 0.0) for row in self.weights["sink"]]
+
+    def mix(self, h, query, head):
+        if self.t < self.n_block:
+            return head
+        share, asked = sigmoid(self.weights["share"][h]), self.positive(query)
+        return (1 - share) * head + share * (asked @ self.sums[h]) / (asked @ self.norms[h])
+
+
+def attend(x, t, far, weights, *, n_heads, mem_len):
     """One row's attention over its window and the slots."""
     d_model = x.shape[1]
     d_head = d_model // n_heads
     seen = [(x[s], t - s, 0.0) for s in range(max(0, t - mem_len), t + 1)]
-    seen += [(row, None if born is None else t - born, bias) for row, born, bias in slots]
+    seen += [(row, None if born is None else t - born, bias) for row, born, bias in far.slots()]
     out = np.zeros(d_model)
     for h in range(n_heads):
         part = slice(h * d_head, (h + 1) * d_head)
@@ -180,7 +213,7 @@ def attend(x, t, slots, weights, *, n_heads, mem_len):
                 score += (q + weights["v"][h]) @ r[part]
             scores.append(score / math.sqrt(d_head) + bias)
             values.append(both[d_model:][part])
-        out[part] = softmax(scores) @ np.array(values)
+        out[part] = far.mix(h, q / math.sqrt(d_head), softmax(scores) @ np.array(values))
     return weights["output.weight"] @ out
 
 
@@ -189,7 +222,7 @@ def layer(x, weights, policy, *, n_heads, mem_len, **params):
     normed = layer_norm(x, below(weights, "norm_attention."))
     far, y = policy(weights, n_heads, **params), x.copy()
     for t in range(len(x)):
-        y[t] += attend(normed, t, far.slots(), below(weights, "attention."), n_heads=n_heads, mem_len=mem_len)
+        y[t] += attend(normed, t, far, below(weights, "attention."), n_heads=n_heads, mem_len=mem_len)
         far.step(normed[t])
     inner = layer_norm(y, below(weights, "norm_forward."))
     inner = gelu(inner @ weights["forward_in.weight"].T + weights["forward_in.bias"])
@@ -210,4 +243,5 @@ POLICIES = {
     "gated": Gated,
     "importance": Importance,
     "tokens": Tokens,
+    "linear": Linear,
 }

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from txl_ts.attention import RelativeAttention
-from txl_ts.checks.verdict import Check, named, random, randomised, require
+from txl_ts.checks.verdict import Check, CheckFailed, named, random, randomised, require
 from txl_ts.memory import FarMemory, Kept
 from txl_ts.memory.far import advance, far_specs, look
 
@@ -73,6 +73,13 @@ def _gap(a: Tensor, b: Tensor) -> float:
 def _defaults_are_numbers_and_make_a_policy(policy: type[FarMemory]) -> None:
     plain = all(type(value) in (int, float) for value in policy.defaults.values())
     require(plain, f"defaults={policy.defaults!r} must be numbers: they go into a file of JSON.")
+    try:
+        with torch.device("meta"):
+            policy(d_model=_D_MODEL, n_heads=_N_HEADS, **policy.defaults)
+    except NotImplementedError as error:
+        raise CheckFailed(
+            f"__init__ reads numbers, so that nobody can count weights without making them: {error}."
+        ) from error
     far = _Bench(policy).far
     require(far.n_slots >= 1, f"n_slots={far.n_slots} must be at least 1.")
     require(far.has_state == (far.block >= 1), f"has_state={far.has_state} contradicts block={far.block}.")

@@ -122,6 +122,7 @@ class _Layer(nn.Module):
             far, kept = look(layer.far, normed, kept, far_count, layer.attention, in_graph=True)
         beyond = None if far is None else (far, layer.attention.far_scores(query, far))
         heads, keys, values = view.attend(query + self.u, position, (key, value), (keys, values), beyond)
+        heads = heads if far is None else layer.attention.with_sums(heads, query, far)
         h = h + layer.attention.output(heads.transpose(1, 2).reshape(view.n_lanes * view.n_rows, -1))
         return h + layer.forward_out(_gelu(layer.forward_in(layer.norm_forward(h)))), keys, values, kept
 

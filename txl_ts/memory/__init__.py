@@ -8,6 +8,7 @@ from txl_ts.memory.far import FarMemory, Kept, Slots, in_line, is_far
 from txl_ts.memory.fifo import Fifo
 from txl_ts.memory.gated import Gated
 from txl_ts.memory.importance import Importance
+from txl_ts.memory.linear import Linear
 from txl_ts.memory.registry import completed, far_memory, far_size, policies, policy, register
 from txl_ts.memory.sinks import Sinks
 from txl_ts.memory.tokens import Tokens
@@ -20,6 +21,7 @@ __all__ = [
     "Gated",
     "Importance",
     "Kept",
+    "Linear",
     "Sinks",
     "Slots",
     "Tokens",

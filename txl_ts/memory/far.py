@@ -32,12 +32,18 @@ class Slots(NamedTuple):
         Visits back from the first row of the block; None if slots have no place in time.
     bias : Tensor of shape (B, F) or None
         What is added to each slot's score.
+    sums : Tensor of shape (B, H, K, K + 1) or None
+        Sums for linear attention, see :class:`~txl_ts.attention.Far`.
+    share : Tensor of shape (B, H) or None
+        Their share of the heads.
     """
 
     rows: Tensor
     visible: Tensor
     age: Tensor | None = None
     bias: Tensor | None = None
+    sums: Tensor | None = None
+    share: Tensor | None = None
 
 
 class FarMemory(nn.Module):
@@ -235,9 +241,15 @@ def _seen(slots: list[Slots], place: Tensor, offset: Tensor, attention: Relative
     rows = torch.stack([each.rows for each in slots], dim=1)  # (B, n, F, D)
     key, value = (kind.unflatten(2, rows.shape[1:3]) for kind in attention.project(rows.flatten(1, 2)))
     visible = torch.stack([each.visible for each in slots], dim=1)
-    age = None if slots[0].age is None else torch.stack([each.age for each in slots if each.age is not None], dim=1)
-    bias = None if slots[0].bias is None else torch.stack([each.bias for each in slots if each.bias is not None], dim=1)
-    return Far(key, value, visible, age, bias, place, offset)
+    age, bias = _stacked([each.age for each in slots]), _stacked([each.bias for each in slots])
+    sums, share = _stacked([each.sums for each in slots], dim=2), _stacked([each.share for each in slots], dim=2)
+    share = None if share is None else share[..., None, None]
+    return Far(key, value, visible, age, bias, place, offset, sums, share)
+
+
+def _stacked(parts: list[Tensor | None], dim: int = 1) -> Tensor | None:
+    there = [part for part in parts if part is not None]
+    return torch.stack(there, dim=dim) if there else None
 
 
 def _after_hole(place: Tensor, filled: Tensor, *, block: int) -> Tensor:

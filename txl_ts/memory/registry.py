@@ -15,6 +15,7 @@ from txl_ts.memory.compressive import Compressive
 from txl_ts.memory.far import FarMemory, far_specs
 from txl_ts.memory.gated import Gated
 from txl_ts.memory.importance import Importance
+from txl_ts.memory.linear import Linear
 from txl_ts.memory.sinks import Sinks
 from txl_ts.memory.tokens import Tokens
 from txl_ts.memory.two_rate import TwoRate
@@ -31,6 +32,7 @@ _POLICIES: dict[str, type[FarMemory] | None] = {
     "gated": Gated,
     "importance": Importance,
     "tokens": Tokens,
+    "linear": Linear,
 }
 _Policy = TypeVar("_Policy", bound=type[FarMemory])
 _Config = TypeVar("_Config", bound=ModelConfig)
