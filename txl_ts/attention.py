@@ -101,6 +101,18 @@ class RelativeAttention(nn.Module):
         table = self.table.to(self.position.weight.dtype)
         return self.position(table).unflatten(-1, (self.n_heads, self.d_head)).transpose(0, 1)
 
+    def last_row_weights(self, x: Tensor, key: Tensor, visible: Tensor) -> Tensor:
+        """Give the weights with which the last row attends to its window, farthest key first, (B, H, M + 1).
+
+        For looking only: :meth:`forward` has no use for it. Arguments are those of :meth:`forward`.
+        """
+        scale = 1 / math.sqrt(self.d_head)
+        query = (self.query(x[:, -1]) * scale).unflatten(-1, (self.n_heads, self.d_head))[:, :, None]  # (B, H, 1, K)
+        score = (query + (self.u * scale)[:, None]) @ key[:, :, -self.mem_len - 1 :].transpose(-1, -2)
+        score = score + (query + (self.v * scale)[:, None]) @ self.position_keys().transpose(-1, -2)
+        seen = F.pad(visible, (0, x.shape[1]), value=True)[:, None, None, -self.mem_len - 1 :]
+        return score.masked_fill(~seen, -torch.inf).softmax(-1)[:, :, 0]
+
     def forward(self, x: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> Tensor:
         """Attend from each row to the window that ends with it.
 
