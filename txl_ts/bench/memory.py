@@ -108,6 +108,9 @@ class Training:
     recurrent_rate: float = 1e-2
 
 
+TRAINING = Training()
+
+
 @dataclass(frozen=True)
 class Contender:
     """A model that is trained.
@@ -180,7 +183,7 @@ def run(
     tasks: Sequence[str] = (),
     policies: Sequence[Policy] = POLICIES,
     rivals: Sequence[str] = RIVALS,
-    training: Training = Training(),
+    training: Training = TRAINING,
     n_test: int = _TEST_EPISODES,
     n_jobs: int = 1,
     variants: Sequence[Any] | None = None,

@@ -15,13 +15,17 @@ Seeds = Annotated[str, typer.Option(help="One fit per seed, such as 0,1,2.", met
 BaselinesOnly = Annotated[bool, typer.Option("--baselines-only", help="Naive forecasts and the ridge alone.")]
 
 RESULTS = Path("benchmarks/results")
+_RIVALS = "GRU,LSTM,TCN,window Transformer"
 _COVERAGE = "ETTh1,ETTh2,M4 Hourly,Victoria electricity"
 
 
 def bench_program() -> typer.Typer:
     """Make the sub-commands of ``txl-ts bench``, one per bench."""
     program = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Rebuild a table of benchmarks/results.")
-    for bench in (alarms, clients, coverage, covariates, ett, fleet, m4, precision, speed, step, tabular):
+    for bench in (
+        *(alarms, clients, context, coverage, covariates, does_memory_help, ett, fleet, m4, memory, precision),
+        *(speed, step, tabular),
+    ):
         program.command(bench.__name__)(bench)
     return program
 
@@ -44,6 +48,11 @@ def clients(
     )
 
 
+def context(out: Out = RESULTS, seeds: Seeds = "0,1,2") -> None:
+    """Effective context of models of equal weights on a stream that repeats itself."""
+    _run("context", None, out, seeds=seeds, baselines_only=False, said={"seeds": (seeds, "0,1,2")})
+
+
 def covariates(
     data: Data,
     out: Out = RESULTS,
@@ -55,6 +64,18 @@ def covariates(
     said = {"sets": (sets, "victoria,valencia"), "seeds": (seeds, "0")}
     wanted = tuple(sets.split(","))
     _run("covariates", data, out, seeds=seeds, baselines_only=baselines_only, said=said, sets=wanted)
+
+
+def does_memory_help(
+    data: Data,
+    out: Out = RESULTS,
+    seeds: Seeds = "0,1,2",
+    sets: Annotated[str, typer.Option(help="Data sets, of all by default.", metavar="NAME,…")] = "",
+) -> None:
+    """Memory carried, reset, and off with equal context, on six real sets."""
+    said = {"sets": (sets, ""), "seeds": (seeds, "0,1,2")}
+    settings: dict[str, Any] = {"sets": _names(sets)} if sets else {}
+    _run("does_memory_help", data, out, seeds=seeds, baselines_only=False, said=said, **settings)
 
 
 def ett(
@@ -84,6 +105,20 @@ def m4(
     """M4 Hourly or Weekly, by the competition's measures."""
     said = {"group": (group, "Hourly"), "held-out": (held_out, False), "seeds": (seeds, "0,1,2")}
     _run("m4", data, out, seeds=seeds, baselines_only=baselines_only, said=said, group=group, held_out=held_out)
+
+
+def memory(
+    out: Out = RESULTS,
+    seeds: Seeds = "0,1,2,3,4",
+    tasks: Annotated[str, typer.Option(help="Tasks, all by default.", metavar="NAME;…")] = "",
+    rivals: Annotated[str, typer.Option(help="Models beside ours.", metavar="NAME,…")] = _RIVALS,
+    jobs: Annotated[int, typer.Option(help="Processes.", metavar="N", min=1)] = 1,
+) -> None:
+    """Synthetic tasks at known distances, every memory policy beside rivals of equal weights."""
+    said = {"seeds": (seeds, "0,1,2,3,4"), "tasks": (tasks, ""), "rivals": (rivals, _RIVALS), "jobs": (str(jobs), "1")}
+    settings: dict[str, Any] = {"tasks": _names(tasks, ";")} if tasks else {}
+    settings |= {"rivals": _names(rivals), "n_jobs": jobs}
+    _run("memory", None, out, seeds=seeds, baselines_only=False, said=said, **settings)
 
 
 def precision(
@@ -154,6 +189,10 @@ def tabular(
     said = {"seeds": (seeds, "0,1,2"), "sets": (sets, "")}
     settings: dict[str, Any] = {"sets": tuple(sets.split(","))} if sets else {}
     _run("tabular", data, out, seeds=seeds, baselines_only=baselines_only, said=said, **settings)
+
+
+def _names(text: str, between: str = ",") -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(between) if part.strip())
 
 
 def whole_numbers(name: str, text: str) -> tuple[int, ...]:
