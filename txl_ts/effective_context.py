@@ -286,8 +286,7 @@ class _Attention:
     def __init__(self, model: TXLModel) -> None:
         self.layers = [part for part in model.backbone.modules() if isinstance(part, RelativeAttention)]
         self.is_fifo = model.config.memory == "fifo"
-        self.n_layers, self.n_ages = model.config.n_layers, model.config.mem_len + 1
-        self.sums, self.n = np.zeros((self.n_layers, self.n_ages)), 0
+        self.sums, self.n = np.zeros((len(self.layers), 1 + max(layer.mem_len for layer in self.layers))), 0
 
     def __enter__(self) -> None:
         self.mode = torch.inference_mode()
@@ -304,16 +303,16 @@ class _Attention:
 
     def share(self) -> Floats | None:
         """Give the mean share by layer and age, own row first."""
-        return self.sums / (self.n / self.n_layers) if self.n else None
+        return self.sums / (self.n / len(self.layers)) if self.n else None
 
     def _hook(self, layer: int) -> Callable[[torch.nn.Module, tuple[Tensor, ...]], None]:
         def see(attention: torch.nn.Module, given: tuple[Tensor, ...]) -> None:
             assert isinstance(attention, RelativeAttention)
-            x, key, _, visible = given
+            x, key, visible = given[0], given[1], given[3]
             if not bool(visible.all()):
                 return
             weights = attention.last_row_weights(x, key, visible)
-            self.sums[layer] += weights.mean(dim=(0, 1)).flip(0).double().numpy()
+            self.sums[layer, : weights.shape[-1]] += weights.mean(dim=(0, 1)).flip(0).double().numpy()
             self.n += 1
 
         return see

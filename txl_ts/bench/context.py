@@ -1,7 +1,7 @@
 """How far back do models of equal weights use a stream? The relative effective context length of the paper.
 
-The stream repeats itself after a known number of rows, with noise: a symbol is that of ``LAG`` rows before with a
-chance of .9, else another. What a model gains from more rows must come from there.
+The stream repeats what came a known number of rows before: a symbol is that of 3, of 9 or of 28 rows before, with a
+chance of .3 each, else drawn anew. What a model gains from more rows must come from there.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ from txl_ts.bench.memory_rivals import RowModel, count
 from txl_ts.bench.memory_tasks import SYMBOLS, Episodes, MemoryTask, Part
 from txl_ts.effective_context import effective_context_length
 
-# Beyond the window of a segment, and inside the reach of two layers.
-LAG = 28
-KEPT = 0.9
+# The longest lies beyond the window of a segment, and inside the reach of two layers.
+LAGS = (3, 9, 28)
+LAG = max(LAGS)
+KEPT = 0.3
 CONTEXTS = tuple(range(0, 2 * REACH + 1, 4))
 SHARES = (0.1, 0.5, 1.0)
 RIVALS = ("GRU", "LSTM", "window Transformer")
@@ -52,20 +53,25 @@ COLUMNS = MappingProxyType(
 
 
 def echoes(rng: np.random.Generator, n_episodes: int, n_rows: int) -> Episodes:
-    """Draw symbols that come again after ``LAG`` rows; the answer at a row is the next symbol."""
+    """Draw symbols that come again after one of ``LAGS``; the answer at a row is the next symbol."""
     symbol = rng.integers(SYMBOLS, size=(n_episodes, n_rows + 1))
-    kept = rng.random((n_episodes, n_rows + 1)) < KEPT
+    cause = rng.random((n_episodes, n_rows + 1)) / KEPT
     for row in range(LAG, n_rows + 1):
-        symbol[:, row] = np.where(kept[:, row], symbol[:, row - LAG], symbol[:, row])
+        for i, lag in enumerate(LAGS):
+            repeats = (cause[:, row] >= i) & (cause[:, row] < i + 1)
+            symbol[:, row] = np.where(repeats, symbol[:, row - lag], symbol[:, row])
     counts = np.broadcast_to(np.arange(n_rows) >= LAG - 1, (n_episodes, n_rows))
     x = np.eye(SYMBOLS, dtype=np.float32)[symbol[:, :-1]]
     return Episodes(x, symbol[:, 1:], counts, np.where(counts, LAG - 1, -1))
 
 
-def best_loss() -> float:
-    """Cross entropy of what knows the symbol of ``LAG`` rows before, in nats."""
-    right = KEPT + (1 - KEPT) / SYMBOLS
-    return float(-right * np.log(right) - (1 - right) * np.log((1 - right) / (SYMBOLS - 1)))
+def best_losses(episodes: Episodes) -> Any:
+    """Cross entropies at the last row of what knows how the stream is drawn, in nats: (B,)."""
+    n_rows = episodes.x.shape[1]
+    likely = np.full((len(episodes.x), SYMBOLS), (1 - KEPT * len(LAGS)) / SYMBOLS)
+    for lag in LAGS:
+        likely += KEPT * episodes.x[:, n_rows - lag]
+    return -np.log(likely[np.arange(len(likely)), episodes.target[:, -1]])
 
 
 TASK = MemoryTask(
@@ -111,6 +117,7 @@ def run(
     group = contenders(policies, rivals)
     runs: list[dict[str, Any]] = []
     for seed in seeds:
+        best = float(best_losses(judged_episodes(seed, n_positions)).mean())
         made, losses = [], []
         for contender in group:
             with torch.random.fork_rng(devices=[]):
@@ -122,19 +129,20 @@ def run(
         lengths = {r: effective_context_length(np.stack(losses), CONTEXTS, r=r, is_nll=True) for r in SHARES}
         for i, contender in enumerate(group):
             curve = losses[i].mean(axis=1)
-            about = {"model": contender.name, "seed": seed, "n_parameters": count(made[i]), "best": best_loss()}
+            about = {"model": contender.name, "seed": seed, "n_parameters": count(made[i]), "best": best}
             about |= {"loss_none": float(curve[0]), "loss": float(curve[-1]), "curve": curve.tolist()}
             runs.append(about | {f"recl_{r}": float(lengths[r][i]) for r in SHARES})
     rows = [_mean([one for one in runs if one["model"] == contender.name]) for contender in group]
     return {
         "name": "context",
-        "title": f"Effective context on a stream that repeats itself after {LAG} rows",
+        "title": "Effective context on a stream that repeats itself after 3, 9 and 28 rows",
         "command": command or "txl-ts bench context",
         "protocol": [
-            f"A symbol of {SYMBOLS} is that of {LAG} rows before with a chance of {KEPT:g}, else drawn anew. Models of "
-            f"equal weights, {training.n_updates} updates each, trained as in the memory bench; the window Transformer "
-            f"sees {SEGMENT_LEN} rows. At {n_positions} rows per seed the next symbol is forecast from an empty state "
-            f"that began 0, 4, 8, … {CONTEXTS[-1]} rows before.",
+            f"A symbol is that of 3, of 9 or of 28 rows before, with a chance of {KEPT:g} each, or one of {SYMBOLS} drawn "
+            "anew. Best possible is what knows this, on the same rows. Models of equal weights, "
+            f"{training.n_updates} updates each, trained as in the memory bench; the window Transformer sees "
+            f"{SEGMENT_LEN} rows. At {n_positions} rows per seed the next symbol is forecast from an empty state that "
+            f"began 0, 4, 8, … {CONTEXTS[-1]} rows before.",
             "RECL: relative effective context length of each model in this group, for the tenth of the rows that the "
             "group finds hardest with the shorter context, for half, and for all (appendix C of arXiv 1901.02860; "
             "steps of 4 rows, threshold 1 % of the perplexity). Losses are cross entropies in nats.",
@@ -149,9 +157,14 @@ def run(
     }
 
 
+def judged_episodes(seed: int, n_positions: int) -> Episodes:
+    """Episodes whose last row is judged."""
+    return echoes(np.random.default_rng([seed, 1]), n_positions, CONTEXTS[-1] + LAG)
+
+
 def cut_losses(model: RowModel, *, seed: int, n_positions: int) -> Any:
     """Loss at the last row of some episodes, walked from ``CONTEXTS`` rows before it on: (contexts, positions)."""
-    episodes = echoes(np.random.default_rng([seed, 1]), n_positions, CONTEXTS[-1] + LAG)
+    episodes = judged_episodes(seed, n_positions)
     x, target = torch.from_numpy(episodes.x), torch.from_numpy(episodes.target[:, -1:])
     losses = []
     with torch.inference_mode():
