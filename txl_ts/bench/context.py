@@ -1,7 +1,7 @@
 """How far back do models of equal weights use a stream? The relative effective context length of the paper.
 
-The stream repeats what came a known number of rows before: a symbol is that of 3, of 9 or of 28 rows before, with a
-chance of .3 each, else drawn anew. What a model gains from more rows must come from there.
+The stream repeats what came a known number of rows before: a symbol is that of 3, of 9 or of 28 rows before, with
+chances of .2, .2 and .5, else drawn anew. What a model gains from more rows must come from there.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from txl_ts.effective_context import effective_context_length
 # The longest lies beyond the window of a segment, and inside the reach of two layers.
 LAGS = (3, 9, 28)
 LAG = max(LAGS)
-KEPT = 0.3
+CHANCES = (0.2, 0.2, 0.5)
 CONTEXTS = tuple(range(0, 2 * REACH + 1, 4))
 SHARES = (0.1, 0.5, 1.0)
 RIVALS = ("GRU", "LSTM", "window Transformer")
@@ -55,11 +55,10 @@ COLUMNS = MappingProxyType(
 def echoes(rng: np.random.Generator, n_episodes: int, n_rows: int) -> Episodes:
     """Draw symbols that come again after one of ``LAGS``; the answer at a row is the next symbol."""
     symbol = rng.integers(SYMBOLS, size=(n_episodes, n_rows + 1))
-    cause = rng.random((n_episodes, n_rows + 1)) / KEPT
+    cause = np.searchsorted(np.cumsum(CHANCES), rng.random((n_episodes, n_rows + 1)), side="right")
     for row in range(LAG, n_rows + 1):
         for i, lag in enumerate(LAGS):
-            repeats = (cause[:, row] >= i) & (cause[:, row] < i + 1)
-            symbol[:, row] = np.where(repeats, symbol[:, row - lag], symbol[:, row])
+            symbol[:, row] = np.where(cause[:, row] == i, symbol[:, row - lag], symbol[:, row])
     counts = np.broadcast_to(np.arange(n_rows) >= LAG - 1, (n_episodes, n_rows))
     x = np.eye(SYMBOLS, dtype=np.float32)[symbol[:, :-1]]
     return Episodes(x, symbol[:, 1:], counts, np.where(counts, LAG - 1, -1))
@@ -68,9 +67,9 @@ def echoes(rng: np.random.Generator, n_episodes: int, n_rows: int) -> Episodes:
 def best_losses(episodes: Episodes) -> Any:
     """Cross entropies at the last row of what knows how the stream is drawn, in nats: (B,)."""
     n_rows = episodes.x.shape[1]
-    likely = np.full((len(episodes.x), SYMBOLS), (1 - KEPT * len(LAGS)) / SYMBOLS)
-    for lag in LAGS:
-        likely += KEPT * episodes.x[:, n_rows - lag]
+    likely = np.full((len(episodes.x), SYMBOLS), (1 - sum(CHANCES)) / SYMBOLS)
+    for lag, chance in zip(LAGS, CHANCES, strict=True):
+        likely += chance * episodes.x[:, n_rows - lag]
     return -np.log(likely[np.arange(len(likely)), episodes.target[:, -1]])
 
 
@@ -138,8 +137,8 @@ def run(
         "title": "Effective context on a stream that repeats itself after 3, 9 and 28 rows",
         "command": command or "txl-ts bench context",
         "protocol": [
-            f"A symbol is that of 3, of 9 or of 28 rows before, with a chance of {KEPT:g} each, or one of {SYMBOLS} drawn "
-            "anew. Best possible is what knows this, on the same rows. Models of equal weights, "
+            f"A symbol is that of 3, of 9 or of 28 rows before, with chances of .2, .2 and .5, or one of {SYMBOLS} "
+            "drawn anew. Best possible is what knows this, on the same rows. Models of equal weights, "
             f"{training.n_updates} updates each, trained as in the memory bench; the window Transformer sees "
             f"{SEGMENT_LEN} rows. At {n_positions} rows per seed the next symbol is forecast from an empty state that "
             f"began 0, 4, 8, … {CONTEXTS[-1]} rows before.",
