@@ -107,6 +107,13 @@ def test_the_table_has_a_row_per_part_and_model_and_seeds_repeat():
     assert [run["score"] for run in again] == [run["score"] for run in kept]
 
 
+def test_two_processes_find_what_one_does():
+    how = {"training": Training(n_updates=2, n_lanes=2), "n_test": 4, "rivals": ()}
+    one, two = (memory.run(seeds=(0,), tasks=("delayed parity",), n_jobs=n, **how) for n in (1, 2))
+    scores = [[(run["model"], run["loss"]) for run in table["runs"]] for table in (one, two)]
+    assert scores[0] == scores[1]
+
+
 def test_a_task_or_rival_that_is_not_known_is_refused_before_anything_is_trained():
     with pytest.raises(ParameterError, match=r"tasks=.'recal'. are not known. Choose among .'recall at lag'"):
         memory.run(tasks=("recal",))

@@ -1,7 +1,7 @@
 """How far back do models of equal weights use a stream? The relative effective context length of the paper.
 
-The stream repeats what came a known number of rows before: a symbol is that of 3, of 9 or of 28 rows before, with
-chances of .2, .2 and .5, else drawn anew. What a model gains from more rows must come from there.
+The stream repeats itself after a known number of rows, with noise: a symbol is that of ``LAG`` rows before with a
+chance of .9, else another. What a model gains from more rows must come from there.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ from txl_ts.bench.memory_rivals import RowModel, count
 from txl_ts.bench.memory_tasks import SYMBOLS, Episodes, MemoryTask, Part
 from txl_ts.effective_context import effective_context_length
 
-# The longest lies beyond the window of a segment, and inside the reach of two layers.
-LAGS = (3, 9, 28)
-LAG = max(LAGS)
-CHANCES = (0.2, 0.2, 0.5)
+# Beyond the window of a segment, and inside the reach of two layers.
+LAG = 28
+KEPT = 0.9
 CONTEXTS = tuple(range(0, 2 * REACH + 1, 4))
 SHARES = (0.1, 0.5, 1.0)
 RIVALS = ("GRU", "LSTM", "window Transformer")
@@ -53,12 +52,11 @@ COLUMNS = MappingProxyType(
 
 
 def echoes(rng: np.random.Generator, n_episodes: int, n_rows: int) -> Episodes:
-    """Draw symbols that come again after one of ``LAGS``; the answer at a row is the next symbol."""
+    """Draw symbols that come again after ``LAG`` rows; the answer at a row is the next symbol."""
     symbol = rng.integers(SYMBOLS, size=(n_episodes, n_rows + 1))
-    cause = np.searchsorted(np.cumsum(CHANCES), rng.random((n_episodes, n_rows + 1)), side="right")
+    kept = rng.random((n_episodes, n_rows + 1)) < KEPT
     for row in range(LAG, n_rows + 1):
-        for i, lag in enumerate(LAGS):
-            symbol[:, row] = np.where(cause[:, row] == i, symbol[:, row - lag], symbol[:, row])
+        symbol[:, row] = np.where(kept[:, row], symbol[:, row - LAG], symbol[:, row])
     counts = np.broadcast_to(np.arange(n_rows) >= LAG - 1, (n_episodes, n_rows))
     x = np.eye(SYMBOLS, dtype=np.float32)[symbol[:, :-1]]
     return Episodes(x, symbol[:, 1:], counts, np.where(counts, LAG - 1, -1))
@@ -66,10 +64,7 @@ def echoes(rng: np.random.Generator, n_episodes: int, n_rows: int) -> Episodes:
 
 def best_losses(episodes: Episodes) -> Any:
     """Cross entropies at the last row of what knows how the stream is drawn, in nats: (B,)."""
-    n_rows = episodes.x.shape[1]
-    likely = np.full((len(episodes.x), SYMBOLS), (1 - sum(CHANCES)) / SYMBOLS)
-    for lag, chance in zip(LAGS, CHANCES, strict=True):
-        likely += chance * episodes.x[:, n_rows - lag]
+    likely = (1 - KEPT) / SYMBOLS + KEPT * episodes.x[:, episodes.x.shape[1] - LAG]
     return -np.log(likely[np.arange(len(likely)), episodes.target[:, -1]])
 
 
@@ -134,14 +129,13 @@ def run(
     rows = [_mean([one for one in runs if one["model"] == contender.name]) for contender in group]
     return {
         "name": "context",
-        "title": "Effective context on a stream that repeats itself after 3, 9 and 28 rows",
+        "title": f"Effective context on a stream that repeats itself after {LAG} rows",
         "command": command or "txl-ts bench context",
         "protocol": [
-            f"A symbol is that of 3, of 9 or of 28 rows before, with chances of .2, .2 and .5, or one of {SYMBOLS} "
-            "drawn anew. Best possible is what knows this, on the same rows. Models of equal weights, "
-            f"{training.n_updates} updates each, trained as in the memory bench; the window Transformer sees "
-            f"{SEGMENT_LEN} rows. At {n_positions} rows per seed the next symbol is forecast from an empty state that "
-            f"began 0, 4, 8, … {CONTEXTS[-1]} rows before.",
+            f"A symbol of {SYMBOLS} is that of {LAG} rows before with a chance of {KEPT:g}, else drawn anew. Models of "
+            f"equal weights, {training.n_updates} updates each, trained as in the memory bench; the window Transformer "
+            f"sees {SEGMENT_LEN} rows. At {n_positions} rows per seed the next symbol is forecast from an empty state "
+            f"that began 0, 4, 8, … {CONTEXTS[-1]} rows before.",
             "RECL: relative effective context length of each model in this group, for the tenth of the rows that the "
             "group finds hardest with the shorter context, for half, and for all (appendix C of arXiv 1901.02860; "
             "steps of 4 rows, threshold 1 % of the perplexity). Losses are cross entropies in nats.",

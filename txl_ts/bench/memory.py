@@ -79,7 +79,7 @@ class Policy:
     """
 
     name: str
-    params: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    params: dict[str, Any] = field(default_factory=dict)  # not a proxy: other processes get it
     bptt_segments: int = 1
 
 
