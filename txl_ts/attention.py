@@ -206,6 +206,18 @@ class RelativeAttention(nn.Module):
         """Give the projection of the distances by head, of shape (H, K, D)."""
         return self.position.weight.unflatten(0, (self.n_heads, self.d_head))
 
+    def last_row_weights(self, x: Tensor, key: Tensor, visible: Tensor) -> Tensor:
+        """Give the weights with which the last row attends to its window, farthest key first, (B, H, M + 1).
+
+        For looking only: :meth:`forward` has no use for it. Arguments are those of :meth:`forward`.
+        """
+        scale = 1 / math.sqrt(self.d_head)
+        query = (self.query(x[:, -1]) * scale).unflatten(-1, (self.n_heads, self.d_head))[:, :, None]  # (B, H, 1, K)
+        score = (query + (self.u * scale)[:, None]) @ key[:, :, -self.mem_len - 1 :].transpose(-1, -2)
+        score = score + (query + (self.v * scale)[:, None]) @ self.position_keys().transpose(-1, -2)
+        seen = F.pad(visible, (0, x.shape[1]), value=True)[:, None, None, -self.mem_len - 1 :]
+        return score.masked_fill(~seen, -torch.inf).softmax(-1)[:, :, 0]
+
     def forward(
         self,
         x: Tensor,

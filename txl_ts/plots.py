@@ -324,6 +324,50 @@ def _stamps(stamps: Sequence[int]) -> Array:
     return _moments(array.view("datetime64[ns]")) if (np.abs(array) >= 10**15).all() else array
 
 
+def plot_context(
+    contexts: Sequence[str], curves: Mapping[str, Array], *, attention: Array | None = None, visit: str = "visits"
+) -> Figure:
+    """Draw losses against context, and the share of attention against age.
+
+    Parameters
+    ----------
+    contexts : sequence of str
+        Increasing, in words.
+    curves : mapping of str to array of shape (n_contexts,)
+        Losses relative to that with the whole context.
+    attention : array of shape (n_layers, n_ages), optional
+        Own row first.
+    visit : str
+        How long it is from one age to the next, in words.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    MissingExtraError
+        Without matplotlib.
+    """
+    n_panels = 1 if attention is None else 2
+    figure, panels = _panels(["loss", "attention"][:n_panels])
+    for axes, name in panels:
+        if name == "loss":
+            for (label, curve), colour in zip(curves.items(), (BLUE, ORANGE), strict=False):
+                axes.plot(range(len(contexts)), curve, color=colour, marker="o", markersize=3, label=label)
+            axes.axhline(1, color=INK, linewidth=0.8)
+            axes.set_xticks(range(len(contexts)), contexts, rotation=45, ha="right")
+            axes.set_ylabel("loss / loss with all")
+            axes.legend(frameon=False)
+        elif attention is not None:
+            for layer, share in enumerate(attention):
+                axes.plot(range(len(share)), share, marker="o", markersize=3, label=f"layer {layer + 1}")
+            axes.set_xlabel(f"age, in steps of {visit}")
+            axes.set_ylabel("share of attention")
+            axes.legend(frameon=False)
+    return figure
+
+
 def bands_of(columns: Sequence[str], model_col: str) -> list[Band]:
     """Find the bands among column names, widest first: ``TXL-lo-80`` with ``TXL-hi-80``, or quantiles that pair."""
     bands: list[Band] = []

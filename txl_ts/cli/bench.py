@@ -16,15 +16,16 @@ BaselinesOnly = Annotated[bool, typer.Option("--baselines-only", help="Naive for
 
 RESULTS = Path("benchmarks/results")
 _HEADS = "ETTh1,M4 Hourly,taxi,simulated counts,ETTh1 side by side"
+_RIVALS = "GRU,LSTM,TCN,window Transformer"
 _COVERAGE = "ETTh1,ETTh2,M4 Hourly,Victoria electricity"
 
 
 def bench_program() -> typer.Typer:
     """Make the sub-commands of ``txl-ts bench``, one per bench."""
     program = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Rebuild a table of benchmarks/results.")
-    forecasts = (clients, coverage, covariates, ett, fleet, heads, m4, precision, ragged, speed, step, tabular, uneven)
-    benches = (*forecasts, alarms, nab, skab, tsb_ad, watching)
-    for bench in benches:
+    plain = (clients, coverage, covariates, ett, fleet, heads, m4, precision, ragged, speed, step, tabular, uneven)
+    of_memory, of_alarms = (context, does_memory_help, memory), (alarms, nab, skab, tsb_ad, watching)
+    for bench in (*plain, *of_memory, *of_alarms):
         program.command(bench.__name__.replace("_", "-"))(bench)
     return program
 
@@ -47,6 +48,11 @@ def clients(
     )
 
 
+def context(out: Out = RESULTS, seeds: Seeds = "0,1,2") -> None:
+    """Effective context of models of equal weights on a stream that repeats itself."""
+    _run("context", None, out, seeds=seeds, baselines_only=False, said={"seeds": (seeds, "0,1,2")})
+
+
 def covariates(
     data: Data,
     out: Out = RESULTS,
@@ -58,6 +64,18 @@ def covariates(
     said = {"sets": (sets, "victoria,valencia"), "seeds": (seeds, "0")}
     wanted = tuple(sets.split(","))
     _run("covariates", data, out, seeds=seeds, baselines_only=baselines_only, said=said, sets=wanted)
+
+
+def does_memory_help(
+    data: Data,
+    out: Out = RESULTS,
+    seeds: Seeds = "0,1,2",
+    sets: Annotated[str, typer.Option(help="Data sets, of all by default.", metavar="NAME,…")] = "",
+) -> None:
+    """Memory carried, reset, and off with equal context, on six real sets."""
+    said = {"sets": (sets, ""), "seeds": (seeds, "0,1,2")}
+    settings: dict[str, Any] = {"sets": _names(sets)} if sets else {}
+    _run("does_memory_help", data, out, seeds=seeds, baselines_only=False, said=said, **settings)
 
 
 def ett(
@@ -87,6 +105,20 @@ def m4(
     """M4 Hourly or Weekly, by the competition's measures."""
     said = {"group": (group, "Hourly"), "held-out": (held_out, False), "seeds": (seeds, "0,1,2")}
     _run("m4", data, out, seeds=seeds, baselines_only=baselines_only, said=said, group=group, held_out=held_out)
+
+
+def memory(
+    out: Out = RESULTS,
+    seeds: Seeds = "0,1,2,3,4",
+    tasks: Annotated[str, typer.Option(help="Tasks, all by default.", metavar="NAME;…")] = "",
+    rivals: Annotated[str, typer.Option(help="Models beside ours.", metavar="NAME,…")] = _RIVALS,
+    jobs: Annotated[int, typer.Option(help="Processes.", metavar="N", min=1)] = 1,
+) -> None:
+    """Synthetic tasks at known distances, every memory policy beside rivals of equal weights."""
+    said = {"seeds": (seeds, "0,1,2,3,4"), "tasks": (tasks, ""), "rivals": (rivals, _RIVALS), "jobs": (str(jobs), "1")}
+    settings: dict[str, Any] = {"tasks": _names(tasks, ";")} if tasks else {}
+    settings |= {"rivals": _names(rivals), "n_jobs": jobs}
+    _run("memory", None, out, seeds=seeds, baselines_only=False, said=said, **settings)
 
 
 def nab(data: Data, out: Out = RESULTS, seeds: Seeds = "0,1,2", baselines_only: BaselinesOnly = False) -> None:
@@ -223,6 +255,10 @@ def watching(
 ) -> None:
     """Rows a second of a detector, and the load of a thousand."""
     _run("watching", None, out, seeds=seeds, baselines_only=False, said={"seeds": (seeds, "0")})
+
+
+def _names(text: str, between: str = ",") -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(between) if part.strip())
 
 
 def whole_numbers(name: str, text: str) -> tuple[int, ...]:

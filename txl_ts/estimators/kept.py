@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from txl_ts.config import ModelConfig, check_integer, check_number
+from txl_ts.config import ModelConfig, check_choice, check_integer, check_number
 from txl_ts.conformal import Conformal
 from txl_ts.errors import ParameterError
 from txl_ts.estimators.ahead import sample_paths
 from txl_ts.estimators.backtest import backtest, cutoff_range
 from txl_ts.estimators.bands import Calibration, Watch, fresh_calibration, last_known_ordinals
+from txl_ts.estimators.context import EffectiveContext, held_out_ends, measure_context
 from txl_ts.estimators.epochs import Epochs
 from txl_ts.estimators.fleet import Fleet
 from txl_ts.estimators.pictures import draw_forecast
@@ -36,6 +37,7 @@ class KeptMemories(ReadsFrames):
     _val_size: int | None
     calibration_: Calibration | None
     _epochs: Epochs | None
+    carry_memory: bool
 
     if TYPE_CHECKING:
 
@@ -285,14 +287,64 @@ class KeptMemories(ReadsFrames):
         self.calibration_ = fresh_calibration(table, self._fleet, rate=rate if adaptive else None, floor=floor)
         return self
 
-    def _held_out(self, df: Any, static_df: Any) -> Panel:
-        """Rows to calibrate with."""
+    def effective_context(
+        self,
+        df: Any = None,
+        *,
+        contexts: Sequence[int] | None = None,
+        n_origins: int = 200,
+        loss: str = "pinball",
+        static_df: Any = None,
+    ) -> EffectiveContext:
+        """How much history should I feed, and how far back does the memory help? Nothing is changed.
+
+        At some origins among rows that were not trained on, the context is cut in two ways: the memory is emptied some
+        rows before the origin (normaliser and look-back are kept), and everything is, as if the series began there.
+
+        Parameters
+        ----------
+        df : frame, optional
+            Whole history with rows after those that were fitted on. Without it the rows of ``fit(val_size=k)``, which
+            chose the epoch and were not trained on.
+        contexts : sequence of int, optional
+            Rows before the origin. Default: visits of the memory in steps of half an octave, its reach, the look-back
+            and twice that, as far as the rows go.
+        n_origins : int
+            Forecasts to measure per context; each walks its context again.
+        loss : {"pinball", "squared"}
+            What the answers are about; both are measured, in deviations of each series.
+        static_df : frame, optional
+            The ``static_cols`` of series in ``df`` that were not fitted.
+
+        Returns
+        -------
+        EffectiveContext
+            ``print`` it for the answer; ``table()`` and ``plot()`` for what it rests on.
+
+        Raises
+        ------
+        NotFittedError, FrameError
+        ParameterError
+            If there are too few rows that were not trained on, or the model never carries its memory.
+        """
+        self._check_fitted()
+        check_choice("loss", loss, ("pinball", "squared"))
+        if not self.carry_memory:
+            raise ParameterError(
+                "carry_memory=False empties the memory at each segment: there is no context to measure."
+            )
+        panel = self._held_out(df, static_df, call="effective_context")
+        trained = held_out_ends(panel, self._fitted_end, val_size=self._val_size if df is None else None)
+        return measure_context(self, panel, trained, contexts=contexts, n_origins=n_origins, loss=loss)
+
+    def _held_out(self, df: Any, static_df: Any, *, call: str = "calibrate") -> Panel:
+        """Rows that were not trained on, behind those that were."""
         if df is not None:
             return self._read_more(df, static_df, continues=False)
         if self._fit_panel is None or self._val_size is None:
             raise ParameterError(
                 "no rows were held out: fit with val_size=k, or give the history with rows after those of the fit, "
-                "calibrate(df)."
+                f"{call}(df)."
             )
         return self._fit_panel
 

@@ -1,0 +1,56 @@
+"""Effective context of a group of models on a stream whose dependence is known."""
+
+import numpy as np
+import pytest
+import torch
+
+from txl_ts.bench import context
+from txl_ts.bench.memory import Training
+from txl_ts.bench.report import markdown
+
+
+def test_a_symbol_is_that_of_a_lag_before_as_often_as_is_said():
+    episodes = context.echoes(np.random.default_rng(0), 200, 128)
+    symbol = episodes.x.argmax(axis=2)
+    np.testing.assert_array_equal(episodes.target[:, :-1], symbol[:, 1:])
+    # Kept with .9, and by accident with a quarter of the rest.
+    assert (symbol[:, context.LAG :] == symbol[:, : -context.LAG]).mean() == pytest.approx(0.925, abs=0.01)
+    for lag in (1, 7, context.LAG - 1):
+        assert (symbol[:, lag:] == symbol[:, :-lag]).mean() == pytest.approx(0.25, abs=0.02)
+
+
+def test_the_best_loss_is_the_entropy_of_the_draw():
+    found = context.best_losses(context.judged_episodes(0, 3000))
+    entropy = -0.925 * np.log(0.925) - 0.075 * np.log(0.025)
+    assert found.mean() == pytest.approx(entropy, abs=4 * found.std() / np.sqrt(3000))
+
+
+class Peeking:
+    """Answers from exactly the row that the next one repeats; uniform where it was not walked."""
+
+    def init_rows(self, n_lanes):
+        return {}
+
+    def forward_rows(self, x, state):
+        z = torch.zeros(len(x), x.shape[1], 4)
+        back = context.LAG - 1
+        if x.shape[1] > back:
+            z[:, back:] = x[:, : x.shape[1] - back] * float(np.log(0.925 / 0.025))
+        return z, state
+
+
+def test_a_model_that_peeks_at_the_right_row_gains_at_its_context_alone():
+    losses = context.cut_losses(Peeking(), seed=0, n_positions=300)
+    mean = losses.mean(axis=1)
+    enough = [n >= context.LAG - 1 for n in context.CONTEXTS]
+    np.testing.assert_allclose(mean[~np.array(enough)], np.log(4), rtol=1e-5)
+    best = context.best_losses(context.judged_episodes(0, 300)).mean()
+    # float32 logits.
+    np.testing.assert_allclose(mean[np.array(enough)], best, rtol=1e-5)
+
+
+def test_the_table_has_a_row_per_model_and_the_curves():
+    table = context.run(seeds=(0,), rivals=("GRU",), training=Training(n_updates=2, n_lanes=2), n_positions=6)
+    assert [row["model"] for row in table["rows"]] == ["TXL, fifo", "GRU"]
+    assert len(table["runs"][0]["curve"]) == len(table["contexts"])
+    assert "TXL, fifo / GRU" in markdown(table)

@@ -1,0 +1,403 @@
+"""Does carried memory help on real data? The same forecaster with its memory carried, reset, and off, on six sets.
+
+Every variant sees the same rows and chooses its configuration and its epoch on the same validation rows; errors are
+compared on the same test origins, pair by pair.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from txl_ts.bench import covariates, ett, m4, report
+from txl_ts.bench.baselines import FloatArray
+from txl_ts.bench.forecasters import (
+    Variant,
+    context_rows,
+    median_of,
+    memory_variants,
+    parameter_count,
+    validation_error,
+)
+from txl_ts.errors import FrameError, ParameterError, ShapeError
+
+CARRIED, PATCH = "TXL", "TXL, memory off, patch of equal context"
+COLUMNS = MappingProxyType(
+    {
+        "set": "set",
+        "model": "model",
+        "validation_mae": "val MAE",
+        "test_mae": "test MAE",
+        "test_mae_spread": "± (max − min)",
+        "difference": "error / TXL − 1, %",
+        "low": "95 % from",
+        "high": "to",
+        "verdict": "memory",
+        "context": "context, rows",
+        "n_seeds": "seeds",
+        "n_parameters": "parameters",
+        "train_s": "training, s",
+    }
+)
+# What validation chooses among, for each variant on each set.
+CHOICES: tuple[Mapping[str, Any], ...] = (
+    MappingProxyType({"learning_rate": 1e-3, "dropout": 0.2}),
+    MappingProxyType({"learning_rate": 3e-3, "dropout": 0.0}),
+)
+_SIZES: Mapping[str, Any] = MappingProxyType({"quantiles": (0.5,), "d_model": 32, "n_layers": 2, "max_epochs": 6})
+# Blocks of origins whose mean differences are taken for independent.
+_MOST_BLOCKS = 40
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One set: rows to fit on, the last of which choose, and rows to judge on.
+
+    Attributes
+    ----------
+    frame : DataFrame
+        All rows, long; each series in deviations of its fitted rows.
+    n_judged : int
+        Last rows of each series.
+    """
+
+    frame: pd.DataFrame
+    n_judged: int
+
+
+@dataclass(frozen=True)
+class Case:
+    """One set and how it is forecast.
+
+    Parameters
+    ----------
+    name : str
+    freq : str or int
+    h : int
+    read : callable
+        Folder of the data sets → :class:`Rows`.
+    val_size : int
+        Rows of each series that choose.
+    params : mapping
+        Of the forecaster, the same for all variants.
+        They hold ``n_layers``, ``mem_len``, ``stride`` and ``patch_len``, and a look-back of at least their reach.
+    """
+
+    name: str
+    freq: str | int
+    h: int
+    read: Callable[[Path], Rows]
+    val_size: int
+    params: Mapping[str, Any]
+
+    @property
+    def reach(self) -> int:
+        """Rows back that the memory sees: what the others get as look-back or patch."""
+        p = self.params
+        return int(p["n_layers"] * p["mem_len"] * p["stride"] + p["patch_len"] - 1)
+
+
+def variants_of(case: Case) -> tuple[Variant, ...]:
+    """The forecaster with its memory carried, reset, off, and off with a token that sees as many rows."""
+    carried, reset, off = memory_variants(Variant(name=CARRIED, params=case.params), reach=case.reach)
+    patch = Variant(name=PATCH, params={**off.params, "patch_len": case.reach})
+    return carried, reset, off, patch
+
+
+def run(
+    data: str | PathLike[str],
+    *,
+    seeds: Sequence[int] = (0, 1, 2),
+    sets: Sequence[str] = (),
+    choices: Sequence[Mapping[str, Any]] = CHOICES,
+    variants: Sequence[Any] | None = None,
+    command: str | None = None,
+) -> dict[str, Any]:
+    """Fit and judge all variants on each set.
+
+    Parameters
+    ----------
+    data : path
+        Folder that holds ``ett/``, ``m4_hourly/``, ``vic_electricity/``, ``air_quality/``, ``skab/`` and ``market/``.
+    seeds : sequence of int
+        One fit per seed; the first one chooses the configuration.
+    sets : sequence of str
+        Names, of all by default.
+    choices : sequence of mapping
+        Arguments of the forecaster that validation chooses among.
+    variants
+        Not used.
+    command : str, optional
+        What rebuilds the table.
+
+    Returns
+    -------
+    dict
+        A table of :mod:`txl_ts.bench.report`, with every single fit under ``runs``.
+
+    Raises
+    ------
+    ParameterError
+        If a set is not known.
+    FrameError
+        If a file is not there.
+    """
+    del variants
+    known = {case.name: case for case in CASES}
+    if unknown := [name for name in sets if name not in known]:
+        raise ParameterError(f"sets={unknown} are not known. Choose among {list(known)}.")
+    table: list[dict[str, Any]] = []
+    runs: list[dict[str, Any]] = []
+    for name in sets or known:
+        rows, fits = compare(known[name], Path(data), seeds=seeds, choices=choices)
+        table += rows
+        runs += fits
+    return {
+        "name": "does_memory_help",
+        "title": "Does carried memory help? Carried, reset, and off with equal context",
+        "command": command or "txl-ts bench does_memory_help --data DIR",
+        "protocol": [
+            "One global model per set and variant: the memory carried along; emptied at every segment of 24 visits, in "
+            "training and in the walk; off, with the look-back of the linear path at least as long as the memory's "
+            "reach; off, with a token of as many rows as the memory reaches. Everything else is equal. Learning rate "
+            f"and dropout are chosen among {len(choices)} pairs on the validation rows by the first seed, the epoch by "
+            "each fit; test rows are walked once.",
+            "Errors are mean absolute errors of the median, in deviations of each series' fitted rows, over all "
+            "origins of the test rows and all steps ahead. The difference to TXL is paired by series and origin; its "
+            "95 % interval adds the variance between blocks of neighbouring origins (on M4 of series) to that between "
+            "seeds. An interval that holds 0 is a tie.",
+        ],
+        "columns": dict(COLUMNS),
+        "rows": table,
+        "runs": runs,
+        "notes": _verdicts(table),
+        "seeds": list(seeds),
+        "environment": report.environment(),
+    }
+
+
+def compare(
+    case: Case, data: Path, *, seeds: Sequence[int], choices: Sequence[Mapping[str, Any]]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Give the rows of the table for one set, and every single fit."""
+    rows = case.read(data)
+    table: list[dict[str, Any]] = []
+    runs: list[dict[str, Any]] = []
+    own: FloatArray | None = None
+    for variant in variants_of(case):
+        tried = [Variant(name=variant.name, params={**variant.params, **choice}) for choice in choices]
+        first = [fit_and_walk(case, rows, variant=one, seed=seeds[0]) for one in tried]
+        best = int(np.argmin([fit["validation_mae"] for fit, _ in first]))
+        fits = [first[best], *(fit_and_walk(case, rows, variant=tried[best], seed=seed) for seed in seeds[1:])]
+        runs += [{**fit, "choice": dict(choices[i]), "chosen": i == best} for i, (fit, _) in enumerate(first)]
+        runs += [{**fit, "choice": dict(choices[best]), "chosen": True} for fit, _ in fits[1:]]
+        errors = np.stack([errors for _, errors in fits])  # (seeds, series, origins)
+        row = _summary([fit for fit, _ in fits])
+        if own is None:
+            own = errors
+        else:
+            mean, half = paired_interval(errors - own)
+            unit = 100 / float(own.mean())
+            verdict = "tie" if abs(mean) <= half else "helps" if mean > 0 else "hurts"
+            row |= {"difference": unit * mean, "low": unit * (mean - half), "high": unit * (mean + half)}
+            row["verdict"] = verdict
+        table.append(row)
+    return table, runs
+
+
+def fit_and_walk(case: Case, rows: Rows, *, variant: Variant, seed: int) -> tuple[dict[str, Any], FloatArray]:
+    """Fit one forecaster; gives its scores, and its absolute errors by series and origin, means over the steps ahead.
+
+    Parameters
+    ----------
+    case : Case
+    rows : Rows
+    variant : Variant
+    seed : int
+
+    Returns
+    -------
+    scores : dict
+    errors : ndarray of shape (n_series, n_origins)
+        NaN where nothing was measured.
+    """
+    model = variant.make(h=case.h, freq=case.freq, random_state=seed)
+    count = rows.frame.groupby("unique_id", sort=False).cumcount(ascending=False)
+    begin = time.perf_counter()
+    model.fit(rows.frame[count >= rows.n_judged], val_size=case.val_size)
+    train_s = time.perf_counter() - begin
+    n_origins = rows.n_judged - case.h + 1
+    batches = model.cross_validation(rows.frame, h=case.h, n_windows=n_origins, use_fitted=True, output="batches")
+    n_series = int(rows.frame["unique_id"].nunique())
+    errors, filled = np.full((n_series, n_origins), np.nan), np.zeros(n_series, np.int64)
+    for batch in batches:  # a batch is of one series, and its cutoffs follow those of the one before
+        made = median_of(np.asarray(batch.forecast, np.float64), quantiles=model.config_.quantiles)
+        error = np.abs(made - batch.y)
+        series, n = int(batch.series[0]), len(error)
+        there = np.isfinite(batch.y)
+        mean = np.where(there, error, 0).sum(axis=1) / np.maximum(there.sum(axis=1), 1)
+        errors[series, filled[series] : filled[series] + n] = np.where(there.any(axis=1), mean, np.nan)
+        filled[series] += n
+    if (filled != n_origins).any():
+        raise ShapeError(f"the backtest gave {filled.min()} to {filled.max()} origins per series, not {n_origins}.")
+    scores = {
+        "set": case.name,
+        "model": variant.name,
+        "seed": seed,
+        "validation_mae": validation_error(model).mae,
+        "test_mae": float(np.nanmean(errors)),
+        "context": context_rows(model),
+        "n_parameters": parameter_count(model),
+        "train_s": train_s,
+    }
+    return scores, errors
+
+
+def paired_interval(differences: FloatArray) -> tuple[float, float]:
+    """Mean of paired differences, and half the width of its 95 % interval.
+
+    Parameters
+    ----------
+    differences : ndarray of shape (n_seeds, n_series, n_origins)
+        NaN counts for nothing.
+
+    Returns
+    -------
+    mean, half : float
+        The variance between blocks of neighbouring origins (of series where there are fewer than 8 origins), whose
+        errors hang together, and that between seeds are added, each with Student's t.
+    """
+    from scipy.stats import t
+
+    along = 2 if differences.shape[2] >= 8 else 1
+    n = differences.shape[along]
+    blocks = np.array_split(np.moveaxis(differences, along, 0), min(n, _MOST_BLOCKS))  # (n / blocks, seeds, …)
+    sums = np.array([[np.nansum(block[:, s]) for block in blocks] for s in range(len(differences))])
+    size = np.array([np.isfinite(block[:, 0]).sum() for block in blocks], np.float64)
+    mean = float(sums.sum() / (size.sum() * len(differences)))
+    # Of the ratio Σ sums / Σ sizes, for blocks of unequal sizes.
+    rest = sums.mean(axis=0) - mean * size
+    b = len(blocks)
+    of_blocks = t.ppf(0.975, b - 1) * np.sqrt(b / (b - 1) * np.square(rest).sum()) / size.sum() if b > 1 else np.inf
+    by_seed = sums.sum(axis=1) / size.sum()
+    s = len(by_seed)
+    of_seeds = t.ppf(0.975, s - 1) * by_seed.std(ddof=1) / np.sqrt(s) if s > 1 else 0.0
+    return mean, float(np.hypot(of_blocks, of_seeds))
+
+
+# -- the sets ---------------------------------------------------------------------------------------------------------
+
+
+def in_deviations(frame: pd.DataFrame, *, n_judged: int) -> Rows:
+    """Scale each series by the mean and the deviation of its rows before those that are judged."""
+    count = frame.groupby("unique_id", sort=False).cumcount(ascending=False)
+    by = frame[count >= n_judged].groupby("unique_id", sort=False)["y"]
+    mean, deviation = frame["unique_id"].map(by.mean()), frame["unique_id"].map(by.std(ddof=0))
+    y = (frame["y"] - mean) / deviation.where(deviation > 0, 1.0)
+    return Rows(frame.assign(y=y), n_judged)
+
+
+def _ett(data: Path) -> Rows:
+    return in_deviations(ett.long_frame(ett.load(data, name="ETTh2")), n_judged=ett.N_TEST)
+
+
+def _m4(data: Path) -> Rows:
+    group = m4.load(data, group="Hourly")
+    h = group.test.shape[1]
+    rows = [np.concatenate(pair) for pair in zip(group.train, group.test, strict=True)]
+    parts = [
+        pd.DataFrame({"unique_id": name, "ds": np.arange(len(y)), "y": y})
+        for name, y in zip(group.ids, rows, strict=True)
+    ]
+    return in_deviations(pd.concat(parts, ignore_index=True), n_judged=h)
+
+
+def _victoria(data: Path) -> Rows:
+    return _of(covariates.load_victoria(data))
+
+
+def _valencia(data: Path) -> Rows:
+    return _of(covariates.load_valencia(data))
+
+
+def _of(rows: covariates.Rows) -> Rows:
+    n = len(rows.values)
+    nothing = pd.DataFrame(index=range(n))
+    frame = covariates.long_frame(rows, rows.values, nothing, stop=n)
+    return in_deviations(frame, n_judged=n - rows.n_fitted)
+
+
+def _skab(data: Path) -> Rows:
+    """The run without faults, row by row: its clock leaves out a second now and then."""
+    wide = _csv(data / "skab" / "anomaly-free" / "anomaly-free.csv", sep=";").drop(columns="datetime")
+    frame = wide.assign(ds=np.arange(len(wide))).melt("ds", var_name="unique_id", value_name="y")
+    return in_deviations(frame, n_judged=len(wide) // 5)
+
+
+def _market(data: Path) -> Rows:
+    """Logarithms of prices and of volumes, by the minute."""
+    raw = _csv(data / "market" / "btc-perp-20211231-20220201_1m.csv")
+    wide = pd.DataFrame(
+        {
+            "ds": pd.to_datetime(raw["timestamp"]),
+            "close": np.log(raw["close"]),
+            "range": np.log1p(1e4 * (raw["high"] / raw["low"] - 1)),
+            "volume": np.log1p(raw["volume"]),
+        }
+    )
+    return in_deviations(wide.melt("ds", var_name="unique_id", value_name="y"), n_judged=len(wide) // 5)
+
+
+def _csv(path: Path, **how: Any) -> pd.DataFrame:
+    if not path.is_file():
+        raise FrameError(f"{path} is not there. Pass the folder that holds it.")
+    return pd.read_csv(path, **how)
+
+
+def _sized(*, season: int, patch: int, mem_len: int, lookback: int) -> Mapping[str, Any]:
+    """Sizes of one set. The half-life is told too: left to ``"auto"`` it would follow the patch."""
+    lengths = {"patch_len": patch, "stride": patch, "mem_len": mem_len, "lookback": lookback, "half_life": 7 * season}
+    return MappingProxyType({**_SIZES, "season_length": season, **lengths})
+
+
+_HOURLY = _sized(season=24, patch=24, mem_len=6, lookback=336)
+_HALF_HOURLY = _sized(season=48, patch=48, mem_len=4, lookback=672)
+CASES = (
+    Case("ETTh2", "1h", 96, _ett, ett.N_VALIDATION, _HOURLY),
+    Case("M4 Hourly", 1, 48, _m4, 48, _HOURLY),
+    Case("Victoria electricity", "30min", 48, _victoria, covariates.VICTORIA_VALIDATION, _HALF_HOURLY),
+    Case("Valencia air", "1h", 24, _valencia, covariates.VALENCIA_VALIDATION, _HOURLY),
+    Case("SKAB", 1, 30, _skab, 1_500, _sized(season=60, patch=8, mem_len=15, lookback=248)),
+    Case("Bitcoin by the minute", "1min", 15, _market, 7_000, _sized(season=60, patch=15, mem_len=8, lookback=255)),
+)
+
+
+# -- telling ----------------------------------------------------------------------------------------------------------
+
+
+def _summary(fits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    test = [fit["test_mae"] for fit in fits]
+    means = {key: float(np.mean([fit[key] for fit in fits])) for key in ("validation_mae", "test_mae", "train_s")}
+    spread = {"test_mae_spread": max(test) - min(test)} if len(test) > 1 else {}
+    same = {key: fits[0][key] for key in ("set", "model", "context", "n_parameters")}
+    return same | means | spread | {"n_seeds": len(fits)}
+
+
+def _verdicts(table: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say per rival on how many sets memory helps."""
+    notes = []
+    for name in dict.fromkeys(row["model"] for row in table if "verdict" in row):
+        said = [row["verdict"] for row in table if row["model"] == name]
+        notes.append(
+            f"Carried memory against {name.removeprefix('TXL, ')}: helps on {said.count('helps')} of {len(said)} sets, "
+            f"ties on {said.count('tie')}, hurts on {said.count('hurts')}."
+        )
+    return notes

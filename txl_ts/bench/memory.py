@@ -1,0 +1,460 @@
+"""Can a memory do what it is for? Synthetic tasks at known distances, every policy beside rivals of equal weights.
+
+One loop trains all models alike: segments of an episode, the state carried from one to the next, AdamW with a warm-up
+and a cosine. The gradient of ours stops at the segment, as in Transformer-XL; that of the others runs through as many
+segments as suits them.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing import get_context
+from os import PathLike
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from txl_ts.bench import report
+from txl_ts.bench.memory_rivals import (
+    Convolutional,
+    Forgetful,
+    Recurrent,
+    RowModel,
+    TorchState,
+    Windowed,
+    count,
+    of_equal_weights,
+)
+from txl_ts.bench.memory_tasks import Episodes, MemoryTask, Part, memory_tasks
+from txl_ts.errors import ParameterError
+from txl_ts.label_model import LabelConfig, LabelModel
+
+SEGMENT_LEN = 16
+# Reach 2 × 16 rows: lags of 32 reaches are 1,024 rows.
+SIZES: Mapping[str, Any] = MappingProxyType(
+    {"d_model": 32, "n_layers": 2, "n_heads": 4, "d_ff": 64, "mem_len": SEGMENT_LEN}
+)
+REACH = SIZES["n_layers"] * SIZES["mem_len"]
+COLUMNS = MappingProxyType(
+    {
+        "task": "task",
+        "part": "judged at",
+        "model": "model",
+        "score": "score",
+        "spread": "± (max − min)",
+        "loss": "loss",
+        "chance": "chance",
+        "n_seeds": "seeds",
+        "n_parameters": "parameters",
+        "state_nbytes": "state, bytes",
+        "train_s": "training, s",
+    }
+)
+_TEST_EPISODES = 256
+_WARM_UP, _CLIP_NORM = 0.05, 1.0
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A memory policy under test.
+
+    Parameters
+    ----------
+    name : str
+        As it stands in the table.
+    params : mapping
+        Fields of :class:`~txl_ts.label_model.LabelConfig` beside ``SIZES``: ``memory`` and what gives it as many bytes
+        of state as the others.
+    bptt_segments : int
+        Segments that the gradient runs through, where the policy's own state carries one.
+    """
+
+    name: str
+    params: dict[str, Any] = field(default_factory=dict)  # not a proxy: other processes get it
+    bptt_segments: int = 1
+
+
+POLICIES = (Policy("fifo"),)
+RIVALS = ("GRU", "LSTM", "TCN", "window Transformer")
+
+
+@dataclass(frozen=True)
+class Training:
+    """How every model is trained.
+
+    Parameters
+    ----------
+    n_updates : int
+        An update comes after each segment, or after as many as the gradient runs through.
+    n_lanes : int
+    learning_rate : float
+        Its peak, for attention and convolutions.
+    recurrent_rate : float
+        The same for GRU and LSTM, which learn nothing in so few updates at the other one.
+    """
+
+    n_updates: int = 2000
+    n_lanes: int = 32
+    learning_rate: float = 3e-3
+    recurrent_rate: float = 1e-2
+
+
+TRAINING = Training()
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A model that is trained.
+
+    Attributes
+    ----------
+    name : str
+    make : callable
+        Task → untrained model.
+    bptt_segments : int or None
+        None: the span that the task asks for.
+    """
+
+    name: str
+    make: Callable[[MemoryTask], Any]
+    bptt_segments: int | None = 1
+
+
+def contenders(policies: Sequence[Policy] = POLICIES, rivals: Sequence[str] = RIVALS) -> list[Contender]:
+    """Give what is trained: each policy, then the rivals."""
+    made = [Contender(f"TXL, {p.name}", partial(txl, params=p.params), p.bptt_segments) for p in policies]
+    known = {
+        "GRU": Contender("GRU", partial(recurrent, kind="gru"), None),
+        "LSTM": Contender("LSTM", partial(recurrent, kind="lstm"), None),
+        "TCN": Contender("TCN", convolutional),
+        "window Transformer": Contender("window Transformer", window_transformer),
+    }
+    if unknown := [name for name in rivals if name not in known]:
+        raise ParameterError(f"rivals={unknown} are not known. Choose among {list(known)}.")
+    return made + [known[name] for name in rivals]
+
+
+def txl(task: MemoryTask, *, params: Mapping[str, Any] = MappingProxyType({})) -> LabelModel:
+    """Our model, without a linear path: one token per row, a memory of ``mem_len`` rows per layer."""
+    config = LabelConfig(
+        patch_len=1,
+        lookback=0,
+        half_life=2,  # not used
+        scaler="standard",  # never fitted: rows are taken as they are
+        n_channels=task.n_channels,
+        head="classes" if task.n_classes else "values",
+        n_outputs=task.n_outputs,
+        **{**SIZES, **params},
+    )
+    return LabelModel(config)
+
+
+def recurrent(task: MemoryTask, *, kind: str) -> Any:
+    """Two layers of equal weights."""
+    sizes = {"n_channels": task.n_channels, "n_outputs": task.n_outputs}
+    return of_equal_weights(lambda width: Recurrent(kind, width=width, **sizes), count(txl(task)))
+
+
+def convolutional(task: MemoryTask) -> Any:
+    """Dilated convolutions of equal weights that reach twice as far as FIFO."""
+    n_layers = max(int(math.log2(2 * REACH + 2)), 1)
+    sizes = {"n_channels": task.n_channels, "n_outputs": task.n_outputs, "n_layers": n_layers}
+    return of_equal_weights(lambda width: Convolutional(width=width, **sizes), count(txl(task)))
+
+
+def window_transformer(task: MemoryTask) -> Windowed:
+    """Our layers over a window as long as a training segment, as the paper's baseline has it."""
+    return Windowed(txl(task), window=SEGMENT_LEN)
+
+
+def run(
+    data: str | PathLike[str] | None = None,
+    *,
+    seeds: Sequence[int] = (0, 1, 2, 3, 4),
+    tasks: Sequence[str] = (),
+    policies: Sequence[Policy] = POLICIES,
+    rivals: Sequence[str] = RIVALS,
+    training: Training = TRAINING,
+    n_test: int = _TEST_EPISODES,
+    n_jobs: int = 1,
+    variants: Sequence[Any] | None = None,
+    command: str | None = None,
+) -> dict[str, Any]:
+    """Train every model on every task, and judge it on fresh episodes.
+
+    Parameters
+    ----------
+    data
+        Not used: the tasks draw their own rows.
+    seeds : sequence of int
+        Each draws weights, episodes and the test of its own.
+    tasks : sequence of str
+        Names, of all by default.
+    policies : sequence of Policy
+    rivals : sequence of {"GRU", "LSTM", "TCN", "window Transformer"}
+    training : Training
+    n_test : int
+        Episodes that judge.
+    n_jobs : int
+        Processes.
+    variants
+        Not used.
+    command : str, optional
+        What rebuilds the table.
+
+    Returns
+    -------
+    dict
+        A table of :mod:`txl_ts.bench.report`, with every single fit under ``runs``.
+
+    Raises
+    ------
+    ParameterError
+        If a task or rival is not known.
+    """
+    del data, variants
+    names = [task.name for task in all_tasks()]
+    if unknown := [name for name in tasks if name not in names]:
+        raise ParameterError(f"tasks={unknown} are not known. Choose among {names}.")
+    wanted = list(tasks) or names
+    contenders(policies, rivals)  # said now, not after hours
+    jobs = [
+        partial(fit_and_judge, name, model, seed, policies=policies, training=training, n_test=n_test)
+        for name in wanted
+        for model in [f"TXL, {policy.name}" for policy in policies] + list(rivals)
+        for seed in seeds
+    ]
+    runs = [row for rows in _done(jobs, n_jobs) for row in rows]
+    table = _summaries(runs, wanted)
+    return {
+        "name": "memory",
+        "title": "Synthetic tasks at known distances",
+        "command": command or "txl-ts bench memory",
+        "protocol": [
+            f"Models of equal weights ({SIZES['n_layers']} layers of width {SIZES['d_model']}; a FIFO memory of "
+            f"{SIZES['mem_len']} rows per layer reaches {REACH} rows back). {training.n_updates} updates, each from a "
+            f"segment of {SEGMENT_LEN} rows × {training.n_lanes} lanes of fresh episodes, the state carried along. The "
+            "gradient of TXL stops at the segment; that of GRU and LSTM runs through two, in adding and copying "
+            "through the whole episode: they see as many times the rows. Their peak rate is "
+            f"{training.recurrent_rate:g}, that of the others {training.learning_rate:g}. Recall is trained on "
+            f"episodes of {8 * REACH} rows and judged up to {32 * REACH}; brackets are trained on {REACH} rows. "
+            f"{n_test} fresh episodes per seed judge.",
+            "Score: share of right answers; for numbers (adding, sine) 1 − squared error / variance. Loss: cross "
+            "entropy, or squared error in variances. Memory zeroed: the trained TXL with its memory emptied every "
+            f"{SEGMENT_LEN} rows. The window Transformer has the same layers; judged, each row gets a window of "
+            f"{SEGMENT_LEN} rows of its own.",
+        ],
+        "columns": dict(COLUMNS),
+        "rows": table,
+        "runs": runs,
+        "notes": _verdicts(table),
+        "seeds": list(seeds),
+        "policies": [{"name": p.name, "params": dict(p.params), "bptt_segments": p.bptt_segments} for p in policies],
+        "environment": report.environment(),
+    }
+
+
+def all_tasks() -> tuple[MemoryTask, ...]:
+    """Give the tasks at the sizes of this bench."""
+    return memory_tasks(reach=REACH, segment_len=SEGMENT_LEN)
+
+
+def fit_and_judge(
+    task_name: str, model_name: str, seed: int, *, policies: Sequence[Policy], training: Training, n_test: int
+) -> list[dict[str, Any]]:
+    """Train one model on one task; gives a row per part, and for ours those of its memory zeroed.
+
+    Parameters
+    ----------
+    task_name, model_name : str
+    seed : int
+    policies : sequence of Policy
+    training : Training
+    n_test : int
+    """
+    task = next(task for task in all_tasks() if task.name == task_name)
+    contender = next(c for c in contenders(policies) if c.name == model_name)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = contender.make(task)
+        begin = time.perf_counter()
+        last = train(model, task, seed=seed, training=training, bptt_segments=contender.bptt_segments or task.span)
+        train_s = time.perf_counter() - begin
+    judged = [(contender.name, model)]
+    if isinstance(model, LabelModel):
+        judged.append((f"{contender.name}, memory zeroed", Forgetful(model)))
+    about = {"task": task.name, "seed": seed, "n_parameters": count(model), "train_loss": last, "train_s": train_s}
+    rows = []
+    for name, one in judged:
+        for part, score, loss in scores(one, task, seed=seed, n_test=n_test):
+            row = {"part": part.name, "model": name, "score": score, "loss": loss, "chance": task.chance(part)}
+            rows.append(about | row | {"state_nbytes": state_nbytes(one)})
+    return rows
+
+
+def train(model: Any, task: MemoryTask, *, seed: int, training: Training, bptt_segments: int) -> float:
+    """Train in place; gives the mean loss of the last tenth of the updates.
+
+    Parameters
+    ----------
+    model : RowModel
+    task : MemoryTask
+    seed : int
+        Draws the episodes.
+    training : Training
+    bptt_segments : int
+        Segments that the gradient runs through.
+    """
+    peak = training.recurrent_rate if isinstance(model, Recurrent) else training.learning_rate
+    optimiser = torch.optim.AdamW(model.parameters(), peak, weight_decay=1e-2, foreach=False)
+    model.train()
+    losses: list[float] = []
+    for loss in _losses(model, task, np.random.default_rng([seed, 0]), training.n_lanes, bptt_segments):
+        part = (len(losses) + 1) / training.n_updates
+        for group in optimiser.param_groups:
+            group["lr"] = peak * min(1.0, part / _WARM_UP) * (1 + math.cos(math.pi * part)) / 2
+        optimiser.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), _CLIP_NORM)
+        optimiser.step()
+        losses.append(float(loss.detach()))
+        if len(losses) == training.n_updates:
+            break
+    model.eval()
+    return float(np.mean(losses[-max(len(losses) // 10, 1) :]))
+
+
+def _losses(
+    model: Any, task: MemoryTask, rng: np.random.Generator, n_lanes: int, bptt_segments: int
+) -> Iterator[Tensor]:
+    """Walk episode after episode; gives the mean loss of so many segments at a time, where anything counts in them."""
+    draw = task.practice or task.draw
+    while True:
+        state = model.init_rows(n_lanes)
+        pieces = list(segments(draw(rng, n_lanes, task.n_rows), len_=SEGMENT_LEN))
+        for first in range(0, len(pieces), bptt_segments):
+            total, weight = torch.zeros(()), torch.zeros(())
+            for x, target, counts in pieces[first : first + bptt_segments]:
+                z, state = model.forward_rows(x, state)
+                loss, n = loss_sum(z, target, counts)
+                total, weight = total + loss, weight + n
+            state = {name: tensor.detach() for name, tensor in state.items()}
+            if float(weight):
+                yield total / weight
+
+
+def segments(episodes: Episodes, *, len_: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Cut episodes into segments: rows (B, T, C), targets (B, T) or (B, T, 1), and which of them count (B, T)."""
+    x, target, counts = (
+        torch.from_numpy(np.ascontiguousarray(a)) for a in (episodes.x, episodes.target, episodes.counts)
+    )
+    for a in range(0, x.shape[1], len_):
+        yield x[:, a : a + len_], target[:, a : a + len_], counts[:, a : a + len_]
+
+
+def loss_sum(z: Tensor, target: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Sum cross entropies or squared errors over the rows that count; gives the sum and their number."""
+    error = row_losses(z, target)
+    return torch.where(counts, error, torch.zeros_like(error)).sum(), counts.sum()
+
+
+def row_losses(z: Tensor, target: Tensor) -> Tensor:
+    """Give the loss at each row, (B, T)."""
+    if target.ndim == 2:
+        return F.cross_entropy(z.flatten(0, 1), target.flatten(), reduction="none").unflatten(0, target.shape)
+    return (z - target).square()[..., 0]
+
+
+def scores(model: RowModel, task: MemoryTask, *, seed: int, n_test: int) -> list[tuple[Part, float, float]]:
+    """Judge on fresh episodes; gives each part with its score and its loss.
+
+    Parameters
+    ----------
+    model : RowModel
+    task : MemoryTask
+    seed : int
+    n_test : int
+    """
+    rng = np.random.default_rng([seed, 1])
+    found = []
+    for n_rows in dict.fromkeys(part.n_rows for part in task.parts):
+        parts = [part for part in task.parts if part.n_rows == n_rows]
+        episodes = task.draw(rng, n_test, n_rows)
+        right, loss = _walked(model, episodes, task)
+        for part in parts:
+            rows = part.rows(episodes)
+            at = float(loss[rows].mean())
+            found.append((part, float(right[rows].mean()) if task.n_classes else 1 - at, at))
+    return found
+
+
+def _walked(model: RowModel, episodes: Episodes, task: MemoryTask) -> tuple[Any, Any]:
+    state: TorchState = model.init_rows(len(episodes.x))
+    right, loss = [], []
+    with torch.inference_mode():
+        for x, target, _ in segments(episodes, len_=SEGMENT_LEN):
+            z, state = model.forward_rows(x, state)
+            loss.append(row_losses(z, target))
+            right.append(z.argmax(dim=-1) == target if task.n_classes else torch.zeros(target.shape[:2]))
+    return torch.cat(right, dim=1).numpy(), torch.cat(loss, dim=1).numpy()
+
+
+def state_nbytes(model: Any) -> int:
+    """Bytes that one lane keeps between two rows: of ours, as it is exported."""
+    inner = model.model if isinstance(model, Forgetful) else model
+    if isinstance(inner, LabelModel):
+        return inner.state_nbytes()
+    return sum(t.numel() * t.element_size() for t in inner.init_rows(1).values())
+
+
+def _done(jobs: Sequence[Callable[[], Any]], n_jobs: int) -> list[Any]:
+    if n_jobs <= 1:
+        return [job() for job in jobs]
+    # Spawned, not forked: torch's threads do not survive a fork.
+    with ProcessPoolExecutor(n_jobs, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
+        return [future.result() for future in [pool.submit(job) for job in jobs]]
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def _summaries(runs: Sequence[Mapping[str, Any]], tasks: Sequence[str]) -> list[dict[str, Any]]:
+    """Means over seeds; ordered by task, part, then model."""
+    groups: dict[tuple[str, str], dict[str, list[Mapping[str, Any]]]] = {}
+    for one in sorted(runs, key=lambda one: tasks.index(one["task"])):
+        groups.setdefault((one["task"], one["part"]), {}).setdefault(one["model"], []).append(one)
+    table = []
+    for models in groups.values():
+        for fits in models.values():
+            score = [fit["score"] for fit in fits]
+            table.append(
+                {
+                    **{
+                        key: fits[0][key] for key in ("task", "part", "model", "chance", "n_parameters", "state_nbytes")
+                    },
+                    **{key: float(np.mean([fit[key] for fit in fits])) for key in ("score", "loss", "train_s")},
+                    **({"spread": max(score) - min(score)} if len(score) > 1 else {}),
+                    "n_seeds": len(fits),
+                }
+            )
+    return table
+
+
+def _verdicts(table: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say what was to be shown."""
+    notes = []
+    for model in dict.fromkeys(row["model"] for row in table if row["task"] == "recall at lag"):
+        rows = [row for row in table if row["task"] == "recall at lag" and row["model"] == model]
+        held = [row["part"] for row in rows if row["score"] >= 0.98]
+        notes.append(f"{model}: recall of at least .98 at {', '.join(held) if held else 'no lag'}.")
+    return notes
