@@ -119,7 +119,7 @@ def load_forecaster(path: str | PathLike[str], cls: type[_F]) -> _F:
         out.validation_mse_, out.validation_mae_ = _back(config["validation_mse"]), _back(config["validation_mae"])
         out.fit_seconds_ = config["fit_seconds"]
         out._fit_panel = out._val_size = out._epochs = None  # a file does not hold rows
-        out.calibration_ = _calibration(bundle)
+        out.calibration_, out.adapter_ = _calibration(bundle), None
         out.cleaned_ = config["cleaned"]
         out.skipped_ = tuple((name, reason) for name, reason in config["skipped"])
         out._describe()

@@ -14,6 +14,7 @@ from txl_ts import __version__
 from txl_ts.config import ModelConfig, check_choice, check_integer
 from txl_ts.errors import FileFormatError, ParameterError, StateError
 from txl_ts.estimators.bands import Calibration
+from txl_ts.estimators.epochs import Epochs
 from txl_ts.estimators.files import digest_of
 from txl_ts.estimators.fitting import Fitted
 from txl_ts.estimators.fleet import Fleet
@@ -50,6 +51,7 @@ class Tunes(ReadsFrames):
     _fit_panel: Panel | None
     _val_size: int | None
     calibration_: Calibration | None
+    _epochs: Epochs | None
 
     if TYPE_CHECKING:
 
@@ -227,7 +229,7 @@ class Tunes(ReadsFrames):
         """Take a model over, with no series."""
         self._model, self._fleet = model.eval(), Fleet.fresh(model)
         self._fitted_end, self._fit_panel, self._val_size, self.calibration_ = {}, None, None, None
-        self.adapter_ = None
+        self.adapter_ = self._epochs = None
 
 
 def _tuned(
