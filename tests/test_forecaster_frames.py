@@ -14,7 +14,6 @@ from txl_ts import TXLForecaster
 from txl_ts.errors import (
     CleanedDataWarning,
     ColumnError,
-    FrequencyError,
     ParameterError,
     StampError,
     UnusedColumnsWarning,
@@ -237,11 +236,6 @@ def test_auto_finds_the_step_from_all_series_and_days_of_23_hours_are_kept(linea
         "2024-03-31 03:00:00+02:00",
         "2024-03-31 04:00:00+02:00",
     ]
-
-
-def test_uneven_time_is_not_offered_yet_and_that_is_said(linear, rows):
-    with pytest.raises(FrequencyError, match="freq=None means uneven time"):
-        TXLForecaster(**{**linear, "freq": None}).fit(rows)
 
 
 def test_stamps_off_the_grid_are_moved_on_request_and_counted(linear, rows):

@@ -325,3 +325,9 @@ def test_a_file_whose_roles_do_not_fit_its_model_is_refused(model, tmp_path):
     model.save(tmp_path / "model.txl")
     with pytest.raises(FileFormatError):
         TXLForecaster.load(tmp_path / "model.txl")
+
+
+def test_the_picture_of_uneven_rows_is_drawn(fitted, rows):
+    pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
+    figure = fitted.plot(rows, ids=["s0"])
+    assert len(figure.axes) == 1

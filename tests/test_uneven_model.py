@@ -286,3 +286,65 @@ def test_uneven_time_is_in_the_json_and_even_time_leaves_no_trace():
     even = ModelConfig(**SIZES | {"hist_kinds": (), "futr_kinds": ()})
     assert not even.is_uneven
     assert "futr_kinds" not in even.to_json()
+
+
+# ------------------------------------------------------------------------------------------------------ the closed form
+
+
+def equations(y, gap, *, first, h, lookback):
+    """Inputs, features of the asked time and targets, above the last value, row by row and time by time."""
+    inputs, features, targets = [], [], []
+    for t in range(first, len(y) - 1):
+        seen = [k for k in range(t + 1) if np.isfinite(y[k])]
+        if not seen:
+            continue
+        past = []
+        for k in range(t - lookback + 1, t + 1):
+            there = [y[j] for j in range(max(k, -1) + 1) if np.isfinite(y[j])]
+            past.append(there[-1] if there else 0.0)
+        for step in range(1, h + 1):
+            if t + step >= len(y) or not np.isfinite(y[t + step]):
+                continue
+            ahead = sum(gap[t + 1 : t + step + 1])
+            old = ahead + sum(gap[seen[-1] + 1 : t + 1])
+            left = [np.exp(-old / scale) for scale in (1, 4, 16, 64, 256)]
+            features.append([*(value * past[-1] for value in left), *left, np.log1p(ahead), np.log1p(old)])
+            inputs.append(np.array(past) - past[-1])
+            targets.append(y[t + step] - past[-1])
+    return np.array(inputs), np.array(features), np.array(targets)
+
+
+def test_the_linear_path_is_one_ridge_over_all_asked_times():
+    from txl_ts.training import BesideRows, LinearFit, Origins, Pieces, fit_linear_path
+
+    sizes = SIZES | {"hist_kinds": (), "futr_kinds": (-2,), "scaler": "standard"}
+    torch.manual_seed(0)
+    model = TXLModel(ModelConfig(**sizes))
+    rng, penalty = np.random.default_rng(0), 1e-2
+    n, warm = 120, 5
+    gap = rng.exponential(2, n).astype(np.float32) + 0.1
+    y = np.zeros(n)
+    for t in range(1, n):
+        y[t] = y[t - 1] * np.exp(-gap[t] / 6) + rng.normal()
+    y = y.astype(np.float32)
+    y[rng.random(n) < 0.1] = np.nan
+    beside = BesideRows(np.zeros((n, 0), np.float32), gap[:, None], np.zeros((1, 0), np.float32))
+    pieces = Pieces(y, np.array([0]), np.array([n]), np.ones(1, np.float32), beside=beside)
+    rows = Origins(pieces, np.array([warm]))
+    fit_linear_path(model, rows, None, seed=0, known=LinearFit(penalty, 0.0, torch.ones(3), True))
+
+    inputs, features, targets = equations(y.astype(np.float64), gap, first=warm, h=3, lookback=4)
+    k = inputs.shape[1]
+    a = np.column_stack([inputs, np.ones(len(inputs)), features])
+    roots = np.sqrt(penalty * np.square(a).sum(axis=0))
+    roots[:k] = np.sqrt(penalty * np.square(inputs).sum(axis=0).mean())
+    roots[k] = 0  # the level is free
+    solution = np.linalg.lstsq(
+        np.vstack([a, np.diag(roots)]), np.concatenate([targets, np.zeros(len(roots))]), rcond=None
+    )[0]
+    weight = solution[:k].copy()
+    weight[-1] += 1 - weight.sum()
+    # The model sums in float32 and solves normal equations.
+    np.testing.assert_allclose(model.linear_path.weight.detach().numpy()[0], weight, atol=2e-3)
+    said = features @ model.linear_path.known.detach().numpy()[0] + model.linear_path.bias.item()
+    np.testing.assert_allclose(said, features @ solution[k + 1 :] + solution[k], atol=5e-3)

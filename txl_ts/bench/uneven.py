@@ -46,7 +46,16 @@ COLUMNS = MappingProxyType(
 )
 
 _SIZES = MappingProxyType(
-    {"patch_len": 4, "stride": 1, "lookback": 8, "mem_len": 32, "half_life": 24, "d_model": 32, "quantiles": (0.5,)}
+    {
+        "patch_len": 4,
+        "stride": 1,
+        "lookback": 8,
+        "mem_len": 32,
+        "half_life": 24,
+        "d_model": 32,
+        "quantiles": (0.5,),
+        "max_epochs": 6,
+    }
 )
 _DAYS = MappingProxyType({"d_model": 32, "quantiles": (0.5,), "max_epochs": 5})
 
@@ -103,7 +112,7 @@ class Readings:
     h : int
         Rows ahead that a model of rows forecasts.
     val_size : int
-        Last rows of each series that choose the epoch.
+        Last readings of each series that choose the epoch.
     origin : Timestamp, optional
         Of hour 0; without one time is counted in integers.
     """
@@ -340,8 +349,11 @@ def forecaster_run(readings: Readings, asked: Questions, *, case: Case, seed: in
     freq: Any = {REAL_TIME: None, ROWS: 1}.get(case.view, 1 if readings.origin is None else "1h")
     params = {**case.params} | ({} if case.view == REAL_TIME else {"max_gap": 10**6})
     model = Variant(name=case.name, params=params).make(h=h, freq=freq, random_state=seed)
+    frame = readings.fit_frame(case.view)
+    # As many hours choose the epoch in all views: an hourly grid has more rows than there are readings.
+    share = len(readings.fit_frame(ROWS)) / len(frame)
     begin = time.perf_counter()
-    model.fit(readings.fit_frame(case.view), val_size=readings.val_size)
+    model.fit(frame, val_size=round(readings.val_size / share))
     train_s = time.perf_counter() - begin
     said = answers_of(model, readings, asked, view=case.view)
     return {
