@@ -317,6 +317,25 @@ def test_sizes_say_all_parameters_of_the_policy_and_survive_json():
     assert "memory_params" not in config_of("fifo").to_json()
 
 
+@pytest.mark.parametrize(
+    ("changes", "params"),
+    [({"mem_len": 0}, {"n_slots": 4, "every": 3}), ({}, {"n_slots": 6, "every": 1}), ({}, {"n_slots": 1, "every": 50})],
+    ids=str,
+)
+def test_any_split_gives_the_same_at_the_edges_of_the_sizes(changes, params):
+    model = make_model("two_rate", torch.float64, memory_params=params, **changes)
+    x = random_rows(2, 130, 1)
+    whole, _ = run(model, x)
+    for chunks in (1, 7, 49, 51):
+        assert distance(run(model, x, chunks)[0], whole) <= 1e-12
+
+
+def test_slots_go_with_uneven_time():
+    model = make_model("two_rate", torch.float64, futr_kinds=(-2,))
+    x = random_rows(2, 60, 1)
+    assert distance(run(model, x, 7)[0], run(model, x)[0]) <= 1e-12
+
+
 def test_sinks_go_with_interleaved_phases():
     model, x = make_model("sinks", torch.float64, stride=2), random_rows(2, 60, 1)
     assert distance(run(model, x, 7)[0], run(model, x)[0]) <= 1e-12
