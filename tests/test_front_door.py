@@ -30,6 +30,7 @@ HEAVY = FRAMES | {
 _ESTIMATORS = FRAMES | {"safetensors", "scipy", "sklearn", "torch", "tqdm"}
 MAY_LOAD_BY_NAME = {
     "PanelSplit": _ESTIMATORS,
+    "TXLAnomalyDetector": _ESTIMATORS,
     "TXLClassifier": _ESTIMATORS,
     "TXLEncoder": _ESTIMATORS,
     "TXLRegressor": _ESTIMATORS,

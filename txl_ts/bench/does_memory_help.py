@@ -163,7 +163,7 @@ def run(
     return {
         "name": "does_memory_help",
         "title": "Does carried memory help? Carried, reset, and off with equal context",
-        "command": command or "txl-ts bench does_memory_help --data DIR",
+        "command": command or "txl-ts bench does-memory-help --data DIR",
         "protocol": [
             "One global model per set and variant: the memory carried along; emptied at every segment of 24 visits, in "
             "training and in the walk; off, with the look-back of the linear path at least as long as the memory's "
