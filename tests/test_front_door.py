@@ -38,6 +38,7 @@ MAY_LOAD_BY_NAME = {
     "TxlError": set(),
     "TxlWarning": set(),
     "__version__": set(),
+    "open_watch": {"numpy", "onnxruntime", "safetensors"},
 }
 
 MAY_LOAD_BY_ROOM = {

@@ -40,7 +40,7 @@ def series(*, unit: str = "us", shift: int = 0) -> dict[str, Any]:
 
 def forecast_digest(make: Callable[[dict[str, Any]], Any], **rows: Any) -> str:
     """Fit, update and predict; give a hash of the numbers."""
-    from txl_ts import TXLForecaster
+    from txl_ts.estimators import TXLForecaster
 
     columns = series(**rows)
     is_first = np.arange(len(columns["y"])) % _N_ROWS < _N_FITTED
@@ -52,7 +52,7 @@ def forecast_digest(make: Callable[[dict[str, Any]], Any], **rows: Any) -> str:
 
 def label_digest(make: Callable[[Any], Any]) -> str:
     """Fit a regressor on rows and predict; give a hash of the numbers."""
-    from txl_ts import TXLRegressor
+    from txl_ts.estimators import TXLRegressor
 
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 3))

@@ -38,6 +38,8 @@ class LinearPath(nn.Module):
 
     def ahead(self, known: Tensor) -> Tensor:
         """Map features of the rows ahead (B, n, h, ≥ n_known), the first ``n_known``, to their part (B, n, h, 1)."""
+        if not self.n_known:  # large vocabularies alone
+            return torch.zeros_like(known[..., :1])
         known = known[..., : self.n_known]
         if len(self.known) < known.shape[2]:  # one map for all asked times
             return F.linear(known, self.known)
