@@ -420,7 +420,7 @@ def test_the_largest_reading_has_a_score_that_json_can_hold():
     watch = make(["flow"])
     values = [0.0, 1.0] * 20 + [1e37, -1e37, 1.0]
     found = walk(watch, [("flow", T0 + i * MIN, v) for i, v in enumerate(values)]) + watch.flush()["pump"]
-    assert max(one.score for one in found if not math.isnan(one.score)) > 1e5
+    assert max(one.score for one in found if not math.isnan(one.score)) > 1e4
     plain(found)
     json.dumps(watch.to_state(), allow_nan=False)
 
