@@ -87,7 +87,7 @@ def pump(folder: Path) -> Plant:
             **{kind: Rule(clear="10s") for kind in ("stale", "stuck", "out_of_range", "unit_suspect")},
         },
         shown=["Pressure", "Temperature", "Thermocouple", "Volume Flow RateRMS"],
-        params={"score": "deviation", "smooth": 8, "max_epochs": 1},
+        params={"kind": "deviation", "smooth": 8, "max_epochs": 1},
     )
 
 

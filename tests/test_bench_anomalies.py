@@ -100,7 +100,7 @@ def test_the_estimator_judges_its_first_columns_and_only_sees_the_others(series)
     x = series.values.copy()
     x[300, 2] += 50
     made = LabelledSeries("made", x, 150, series.labels)
-    scores = Learned({**SMALL, "score": "deviation"}, n_judged=1)(made, 0)
+    scores = Learned({**SMALL, "kind": "deviation"}, n_judged=1)(made, 0)
     assert scores.shape == (400,)
     assert 250 <= int(np.nanargmax(scores)) < 282
     assert np.isnan(scores[:20]).all()
@@ -109,7 +109,7 @@ def test_the_estimator_judges_its_first_columns_and_only_sees_the_others(series)
 
 def test_the_estimator_judges_new_streams_by_those_of_others(series):
     calm = [series.values[:120], series.values[120:240]]
-    found = Learned({**SMALL, "score": "level"}).shared(calm, [series.values[200:], series.values[230:]], 0)
+    found = Learned({**SMALL, "kind": "level"}).shared(calm, [series.values[200:], series.values[230:]], 0)
     assert [len(one) for one in found] == [200, 170]
     assert np.nanmax(found[0][50:80]) > 3 > np.nanmedian(found[0])
 

@@ -159,7 +159,7 @@ def pump(shared_data, tmp_path_factory):
     new.loc[240, "Volume Flow RateRMS"] = 900
     new.loc[450:452, "datetime"] = new.loc[440, "datetime"]
     new.to_csv(folder / "new.csv", index=False)
-    more = ["--set", "score=deviation", "--set", "smooth=8", "--out", folder / "pump.txl"]
+    more = ["--set", "kind=deviation", "--set", "smooth=8", "--out", folder / "pump.txl"]
     assert call("fit-detector", folder / "past.csv", *SET, *more) == 0
     TXLAnomalyDetector.load(folder / "pump.txl").export_onnx(folder / "pump.onnx")
     return folder

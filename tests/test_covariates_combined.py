@@ -9,7 +9,7 @@ import pytest
 from tests.test_covariates import HOUR, VALUES, ahead_of, beside, distance
 from tests.test_wide import TARGETS, melted, wide
 from txl_ts import TXLForecaster
-from txl_ts.errors import ColumnError, ExportError, FrameError, ParameterError
+from txl_ts.errors import ColumnError, FrameError, ParameterError
 from txl_ts.training import Trainer
 
 KNOWN = {"futr_cols": ["temp", "free"], "static_cols": ["size"], "cat_cols": ["free"]}
@@ -203,13 +203,6 @@ def test_a_new_series_is_looked_up_in_static_df(model, history):
     assert distance(got[VALUES], wanted[VALUES]) < 1e-6
 
 
-def test_columns_and_bands_stay_out_of_graphs(model, tmp_path):
-    for export in (model.export_onnx, model.export_triton):
-        with pytest.raises(ExportError, match="columns beside the target"):
-            export(tmp_path / "a.onnx")
-    assert not list(tmp_path.iterdir())
-
-
 # -------------------------------------------------------------------------------------------------------------- weights
 
 
@@ -300,11 +293,6 @@ def test_forget_drops_all_targets_of_an_id(several):
     several.forget(["a"])
     assert set(several.predict().unique_id) == {"b"}
     assert set(several.calibration_.ids) == {"b/load", "b/flow"}
-
-
-def test_plot_says_that_it_draws_one_target(several):
-    with pytest.raises(ParameterError, match=r"plot\(\) draws one target, and this model forecasts \['load', 'flow'\]"):
-        several.plot()
 
 
 def test_integer_ids_keep_their_type_in_paths(tiny):

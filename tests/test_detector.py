@@ -204,7 +204,7 @@ def test_sensors_of_the_context_have_no_part(rows):
 @pytest.mark.parametrize("channels", ["mixed", "independent"])
 def test_a_spike_alarms_whatever_the_score(score, channels, rows):
     rows[120, 0] += 10
-    detector = TXLAnomalyDetector(**SMALL | {"max_epochs": 0}, score=score, channels=channels).fit(made_up())
+    detector = TXLAnomalyDetector(**SMALL | {"max_epochs": 0}, kind=score, channels=channels).fit(made_up())
     found = detector.detect(rows)
     assert found.is_alarm[120:122].any()
     assert found.worst[120] == "x0"

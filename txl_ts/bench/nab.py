@@ -42,9 +42,9 @@ ALPHAS = (1e-2, 1e-3, 1e-4)
 _FIRST_HALF = ("artificialNoAnomaly", "artificialWithAnomaly", "realAWSCloudwatch", "realAdExchange")
 
 NOVELTY = MappingProxyType(
-    {"score": "novelty", "span": 10**9, "horizons": (24,), "lookback": 64, "half_life": 300, "max_epochs": 0}
+    {"kind": "novelty", "span": 10**9, "horizons": (24,), "lookback": 64, "half_life": 300, "max_epochs": 0}
 )
-DEVIATION = MappingProxyType({"score": "deviation", "max_epochs": 0})
+DEVIATION = MappingProxyType({"kind": "deviation", "max_epochs": 0})
 COLUMNS = MappingProxyType(
     {
         "model": "detector",

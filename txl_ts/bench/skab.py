@@ -33,7 +33,7 @@ _POSITION = (570, 970)
 # Alarm rows closer together than this are one alert.
 _EPISODE = 60
 _LEVEL = RunningLevel()
-LEVEL = MappingProxyType({"score": "level", "max_epochs": 0})
+LEVEL = MappingProxyType({"kind": "level", "max_epochs": 0})
 # Rows of the normal run that are fitted to before it is judged: as many as of a file, and 20 minutes.
 _WARM = (SKAB_TRAIN, 1_200)
 COLUMNS = MappingProxyType(

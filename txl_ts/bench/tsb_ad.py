@@ -18,7 +18,7 @@ ROWS = 64.0
 """Of the running mean of scores; chosen on the tuning series."""
 HALF_LIFE = 44.0
 """Of the same mean, as an estimator's parameter."""
-DEVIATION = MappingProxyType({"score": "deviation", "smooth": HALF_LIFE, "max_epochs": 0})
+DEVIATION = MappingProxyType({"kind": "deviation", "smooth": HALF_LIFE, "max_epochs": 0})
 PARTS = ("tuning", "M", "U")
 COLUMNS = MappingProxyType(
     {

@@ -65,7 +65,7 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
         ``"gpd"`` fits a tail beyond the held-out scores, and allows any budget.
     online : bool
         In :meth:`update` and in a watch, rows that do not alarm take the place of the oldest calibration rows.
-    score : {"surprise", "deviation", "novelty", "level"}
+    kind : {"surprise", "deviation", "novelty", "level"}
         ``"surprise"``: −log₁₀ of the probability of lying so far out of the forecast distribution, of all sensors
         together; ``"deviation"``: distance from the forecast in deviations of the training errors, of the worst sensor;
         ``"novelty"``: how far outside the range that the stream has had; ``"level"``: smoothed distance from a running
@@ -160,7 +160,7 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
         n_streams: int = 1,
         tail: str = "empirical",
         online: bool = False,
-        score: str = "surprise",
+        kind: str = "surprise",
         context: Sequence[str | int] = (),
         horizons: Sequence[int] | Literal["auto"] = "auto",
         smooth: float | Literal["auto"] = "auto",
@@ -197,7 +197,7 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
         self.n_streams = n_streams
         self.tail = tail
         self.online = online
-        self.score = score
+        self.kind = kind
         self.context = context
         self.horizons = horizons
         self.smooth = smooth
@@ -616,8 +616,8 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
 
     def _sizes(self, n_channels: int, *, longest: int) -> tuple[ModelConfig, Surprise]:
         check_choice("channels", self.channels, CHANNELS)
-        check_choice("score", self.score, KINDS)
-        usual = (1, 24) if self.score == "novelty" else (1,)
+        check_choice("kind", self.kind, KINDS)
+        usual = (1, 24) if self.kind == "novelty" else (1,)
         horizons = (
             usual if isinstance(self.horizons, str) and self.horizons == "auto" else check_horizons(self.horizons)
         )
@@ -643,11 +643,11 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
         )
         settled = max(lookback, config.patch_len, min(_LOOKBACK, longest // 8), 1)
         warm = settled if self.warm_up == "auto" else self.warm_up
-        is_level = self.score == "level"
+        is_level = self.kind == "level"
         smooth = (5.2 if is_level else 0.0) if self.smooth == "auto" else self.smooth
         span = (200 if is_level else NEVER) if self.span == "auto" else self.span
         return config, Surprise(
-            kind=self.score,
+            kind=self.kind,
             horizons=horizons,
             smooth=check_number("smooth", smooth, at_least=0, below=np.inf, example=5),
             judged=self._judged_columns(n_channels),
