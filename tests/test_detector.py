@@ -120,7 +120,7 @@ def test_contamination_and_false_alarms_exclude_each_other():
 @pytest.mark.parametrize(
     ("params", "error", "text"),
     [
-        ({"score": "surprize"}, ParameterError, "Did you mean 'surprise'"),
+        ({"kind": "surprize"}, ParameterError, "Did you mean 'surprise'"),
         ({"channels": "each"}, ParameterError, "Choose one of"),
         ({"horizons": (4, 2)}, ParameterError, "increasing numbers of rows"),
         ({"context": ["valve"]}, ParameterError, r"context names \['valve'\]"),
