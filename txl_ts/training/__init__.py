@@ -11,9 +11,10 @@ from txl_ts.training.adapters import (
 )
 from txl_ts.training.checkpoint import Checkpoint
 from txl_ts.training.closed_form import LinearFit, fit_linear_path
+from txl_ts.training.epochs import History
 from txl_ts.training.label_loop import LabelSettings, LabelTrainer
 from txl_ts.training.labelled import LabelRows
-from txl_ts.training.loop import History, Trainer
+from txl_ts.training.loop import Trainer
 from txl_ts.training.pieces import BesideRows, Pieces
 from txl_ts.training.row_path import fit_row_path
 from txl_ts.training.segments import Origins

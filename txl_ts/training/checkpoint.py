@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from txl_ts.errors import FileFormatError, ParameterError
 from txl_ts.store import Bundle, Expected, load, peek, save_epoch, table_of
-from txl_ts.training.loop import History, Trainer
+from txl_ts.training.epochs import History
+from txl_ts.training.loop import Trainer
 
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 

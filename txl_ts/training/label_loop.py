@@ -16,16 +16,13 @@ from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from txl_ts.errors import TrainingError
 from txl_ts.label_model import LabelModel
+from txl_ts.training.epochs import History, count_steps, descend, optimiser_of, run_epochs
 from txl_ts.training.labelled import LabelRows, LabelSegment, label_segments
-from txl_ts.training.loop import History
 from txl_ts.training.settings import TrainingSettings, check_segment
 
 _VALIDATION_LANES = 64
 _VALIDATION_ROWS = 256
-# The linear path has its closed form already and learns this much more slowly than the rest.
-_LINEAR_PACE = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,45 +58,19 @@ class LabelTrainer:
         self.n_passes = 1
         self.n_passes = -(-settings.least_steps // max(self._count_steps(), 1))
         self.n_steps = self._count_steps()
-        linear = list(model.row_path.parameters())
-        others = [parameter for name, parameter in model.named_parameters() if not name.startswith("row_path.")]
-        self.optimiser = torch.optim.AdamW(
-            [
-                {"params": others, "pace": 1.0},
-                {"params": linear, "pace": _LINEAR_PACE, "weight_decay": 0.0},
-            ],
-            settings.learning_rate,
-            weight_decay=settings.weight_decay,
-            foreach=False,
-        )
+        self.optimiser = optimiser_of(model, "row_path", settings)
         self.history = History()
 
     def run(self) -> History:
         """Train to the end, and leave the best weights in the model."""
-        history, best = self.history, {}
-        if self.validation is not None:
-            history.validation.append(self.validation_loss())
-            best = _copied(self.model.state_dict())
-        with tqdm(
-            total=self.settings.max_epochs * self.n_steps,
-            disable=not self.settings.verbose,
-            desc="training",
-            unit="step",
-        ) as bar:
-            while history.epochs < self.settings.max_epochs and not self._is_patience_over():
-                history.train.append(self._epoch(bar))
-                if self.validation is None:
-                    continue
-                history.validation.append(self.validation_loss())
-                bar.set_postfix(validation=f"{history.validation[-1]:.4f}")
-                if history.validation[-1] < history.validation[history.best_epoch]:
-                    history.best_epoch, best = history.epochs, _copied(self.model.state_dict())
-        if best:
-            self.model.load_state_dict(best)
-        else:
-            history.best_epoch = history.epochs
-        self.model.eval()
-        return history
+        return run_epochs(
+            self.model,
+            self.settings,
+            self.history,
+            n_steps=self.n_steps,
+            epoch=self._epoch,
+            validation_loss=None if self.validation is None else self.validation_loss,
+        )
 
     def validation_loss(self) -> float:
         """Loss of the current weights on the validation runs."""
@@ -137,20 +108,9 @@ class LabelTrainer:
         return total / count if count else math.nan
 
     def _step(self, loss: Tensor, step: int) -> None:
-        if not bool(loss.isfinite()):
-            raise TrainingError(
-                f"the loss became {float(loss.detach())} in epoch {self.history.epochs + 1}. "
-                f"Lower learning_rate (it is {self.settings.learning_rate:g}), or look for absurd values in X or y."
-            )
-        self.optimiser.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
-        part = (self.history.epochs * self.n_steps + step + 1) / (self.settings.max_epochs * self.n_steps)
-        part = min(part, 1.0)  # cuts differ between epochs by a step
-        rate = self.settings.learning_rate * min(1.0, part / self.settings.warm_up) * (1 + math.cos(math.pi * part)) / 2
-        for group in self.optimiser.param_groups:
-            group["lr"] = rate * group["pace"]
-        self.optimiser.step()
+        epoch, steps = self.history.epochs, self.settings.max_epochs * self.n_steps
+        part = min((epoch * self.n_steps + step + 1) / steps, 1.0)  # cuts differ between epochs by a step
+        descend(self.model, self.optimiser, loss, self.settings, part=part, epoch=epoch, where="X or y")
 
     def _segments(self, rng: np.random.Generator) -> Iterator[LabelSegment]:
         return label_segments(
@@ -158,12 +118,8 @@ class LabelTrainer:
         )
 
     def _count_steps(self) -> int:
-        longest_first = self.train.stop - self.train.first
-        return max(-(-int((-(-longest_first // self.n_rows)).sum()) * self.n_passes // self.n_lanes), 1)
-
-    def _is_patience_over(self) -> bool:
-        history = self.history
-        return self.validation is not None and history.epochs - history.best_epoch >= self.settings.patience
+        lengths = (self.train.stop - self.train.first).tolist()
+        return count_steps(lengths, n_rows=self.n_rows, n_passes=self.n_passes, n_lanes=self.n_lanes)
 
 
 def label_loss(z: Tensor, segment: LabelSegment) -> tuple[Tensor, Tensor]:
@@ -189,7 +145,3 @@ def label_loss(z: Tensor, segment: LabelSegment) -> tuple[Tensor, Tensor]:
     error = torch.where(there, z - torch.nan_to_num(segment.target), torch.zeros_like(z))
     share = weight[..., None] * there
     return (error.square() * share).sum(), share.sum()
-
-
-def _copied(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in weights.items()}

@@ -11,7 +11,6 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,42 +18,16 @@ from torch import Tensor
 from tqdm import tqdm
 
 from txl_ts.embeddings import Units
-from txl_ts.errors import TrainingError
 from txl_ts.heads import QuantileHead
 from txl_ts.losses import LOSSES, forecast_loss, mean_over
 from txl_ts.model import Front, TorchState, TXLModel, forgotten
+from txl_ts.training.epochs import History, copied, descend, optimiser_of
 from txl_ts.training.pieces import Step, schedule
 from txl_ts.training.segments import Origins, Segment, segments
 from txl_ts.training.settings import TrainingSettings, check_segment
 
 _VALIDATION_ROWS = 512
 _VALIDATION_LANES = 32
-# The linear path learns this much more slowly than the rest.
-_LINEAR_PACE = 0.1
-
-
-@dataclass
-class History:
-    """Losses of a run; entry 0 of ``validation`` is the linear path alone.
-
-    Attributes
-    ----------
-    train : list of float
-        Mean loss of each epoch, with dropout.
-    validation : list of float
-        Loss on the validation rows after each epoch; empty without validation rows.
-    best_epoch : int
-        The epoch whose weights were kept; 0 is the linear path alone.
-    """
-
-    train: list[float] = field(default_factory=list)
-    validation: list[float] = field(default_factory=list)
-    best_epoch: int = 0
-
-    @property
-    def epochs(self) -> int:
-        """Epochs that were finished."""
-        return len(self.train)
 
 
 @dataclass
@@ -108,19 +81,9 @@ class Trainer:
         self.n_passes = max(round(phases / self.n_phases), -(-settings.least_steps // per_pass), 1)
         self.n_steps = self._count_steps()
         # The closed form of the linear path minimises squared errors: for that loss there is nothing left to learn.
-        linear = list(model.linear_path.parameters())
-        for parameter in linear:
+        for parameter in model.linear_path.parameters():
             parameter.requires_grad_(parameter.requires_grad and not LOSSES[settings.loss].squared)
-        others = [parameter for name, parameter in model.named_parameters() if not name.startswith("linear_path.")]
-        # Decay would pull the linear path from "the last value" to "the mean"; Adam's full steps would shake hundreds
-        # of inputs far from their closed form (glucose: validation loss .247 alone, .274 so, .232 at a tenth).
-        groups: list[dict[str, Any]] = [
-            {"params": others, "pace": 1.0},
-            {"params": linear, "pace": _LINEAR_PACE, "weight_decay": 0.0},
-        ]
-        self.optimiser = torch.optim.AdamW(
-            groups, settings.learning_rate, weight_decay=settings.weight_decay, foreach=False
-        )
+        self.optimiser = optimiser_of(model, "linear_path", settings)
         self.progress = Progress()
 
     def run(self, after_step: Callable[[], None] | None = None) -> History:
@@ -134,7 +97,7 @@ class Trainer:
         progress, history = self.progress, self.progress.history
         if self.validation and not history.validation:
             history.validation.append(self.validation_loss())
-            progress.best = _copied(self.model.state_dict())
+            progress.best = copied(self.model.state_dict())
         with tqdm(
             total=self.settings.max_epochs * self.n_steps * self._rows_per_step,
             initial=(history.epochs * self.n_steps + progress.step) * self._rows_per_step,
@@ -143,7 +106,7 @@ class Trainer:
             unit="row",
             unit_scale=True,
         ) as bar:
-            while history.epochs < self.settings.max_epochs and not self._is_patience_over():
+            while history.epochs < self.settings.max_epochs and not history.is_patience_over(self.settings.patience):
                 self._epoch(after_step, bar)
         if progress.best:
             self.model.load_state_dict(progress.best)
@@ -207,7 +170,7 @@ class Trainer:
             history.validation.append(self.validation_loss())
             bar.set_postfix(validation=f"{history.validation[-1]:.4f}")
             if history.validation[-1] < history.validation[history.best_epoch]:
-                history.best_epoch, progress.best = history.epochs, _copied(self.model.state_dict())
+                history.best_epoch, progress.best = history.epochs, copied(self.model.state_dict())
         progress.step, progress.loss_sum, progress.lanes = 0, 0.0, {}
         if after_step:
             after_step()
@@ -222,24 +185,18 @@ class Trainer:
         )
         picked = (torch.arange(self.settings.segment_len)[:, None] * stride + phases).flatten()
         loss = self._loss(segment, front, z, picked)
-        if not bool(loss.isfinite()):
-            raise TrainingError(
-                f"the loss became {float(loss.detach())} in epoch {self.progress.history.epochs + 1}. "
-                f"Lower learning_rate (it is {self.settings.learning_rate:g}), or look for absurd values in the target."
-            )
-        self.optimiser.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
-        for group in self.optimiser.param_groups:
-            group["lr"] = self._learning_rate() * group["pace"]
-        self.optimiser.step()
+        history = self.progress.history
+        done = history.epochs * self.n_steps + self.progress.step
+        descend(
+            self.model,
+            self.optimiser,
+            loss,
+            self.settings,
+            part=(done + 1) / (self.settings.max_epochs * self.n_steps),
+            epoch=history.epochs,
+            where="the target",
+        )
         return float(loss.detach())
-
-    def _learning_rate(self) -> float:
-        """Warm up linearly, then a cosine to 0."""
-        done = self.progress.history.epochs * self.n_steps + self.progress.step
-        part = (done + 1) / (self.settings.max_epochs * self.n_steps)
-        return self.settings.learning_rate * min(1.0, part / self.settings.warm_up) * (1 + math.cos(math.pi * part)) / 2
 
     def _loss(self, segment: Segment, front: Front, z: Tensor, picked: Tensor) -> Tensor:
         scale = front.scale
@@ -287,10 +244,6 @@ class Trainer:
         """Count the steps of an epoch; cuts differ between epochs by a step at most, which only the schedule sees."""
         return sum(1 for _ in self._schedule(np.random.default_rng(self.settings.random_state)))
 
-    def _is_patience_over(self) -> bool:
-        history = self.progress.history
-        return bool(self.validation) and history.epochs - history.best_epoch >= self.settings.patience
-
 
 def _forecasts(model: TXLModel, origins: Origins) -> Iterator[tuple[Segment, Front, Tensor, Tensor]]:
     """Forecast from every row, all phases, in large segments."""
@@ -311,7 +264,3 @@ def _forecasts(model: TXLModel, origins: Origins) -> Iterator[tuple[Segment, Fro
     for segment in segments(origins, steps, n_rows=n_rows, h=h):
         z, front, state = model.forward_visits(segment.x, state, phases, segment.start, beside=segment.beside)
         yield segment, front, z, picked
-
-
-def _copied(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in weights.items()}

@@ -18,11 +18,10 @@ from torch import Tensor
 from tqdm import tqdm
 
 from txl_ts.embeddings import Scale
-from txl_ts.errors import TrainingError
 from txl_ts.losses import pinball
 from txl_ts.model import Front, TXLModel, restarted
 from txl_ts.training.closed_form import PENALTIES
-from txl_ts.training.loop import History
+from txl_ts.training.epochs import History, count_steps, descend, optimiser_of, run_epochs
 from txl_ts.training.pieces import Pieces, schedule
 from txl_ts.training.settings import TrainingSettings
 
@@ -286,42 +285,19 @@ class SensorTrainer:
         self.n_passes = max(1, -(-settings.least_steps // max(self._count_steps(), 1)))
         self.n_steps = self._count_steps()
         self.has_choice = bool((rows.role == CHOOSE).sum() >= _LEAST_ERRORS)
-        linear = list(model.linear_path.parameters())
-        others = [parameter for name, parameter in model.named_parameters() if not name.startswith("linear_path.")]
-        groups: list[dict[str, object]] = [
-            {"params": others, "pace": 1.0},
-            {"params": linear, "pace": 0.1, "weight_decay": 0.0},
-        ]
-        self.optimiser = torch.optim.AdamW(
-            groups, settings.learning_rate, weight_decay=settings.weight_decay, foreach=False
-        )
+        self.optimiser = optimiser_of(model, "linear_path", settings)
         self.history = History()
 
     def run(self) -> History:
         """Train to the end, and leave the best weights in the model."""
-        history, best = self.history, {}
-        if self.has_choice:
-            history.validation.append(self.validation_loss())
-            best = _copied(self.model)
-        with tqdm(
-            total=self.settings.max_epochs * self.n_steps,
-            disable=not self.settings.verbose,
-            desc="training",
-            unit="step",
-        ) as bar:
-            while history.epochs < self.settings.max_epochs and not self._is_patience_over():
-                history.train.append(self._epoch(bar))
-                if self.has_choice:
-                    history.validation.append(self.validation_loss())
-                    bar.set_postfix(validation=f"{history.validation[-1]:.4f}")
-                    if history.validation[-1] < history.validation[history.best_epoch]:
-                        history.best_epoch, best = history.epochs, _copied(self.model)
-        if best:
-            self.model.load_state_dict(best)
-        else:
-            history.best_epoch = history.epochs
-        self.model.eval()
-        return history
+        return run_epochs(
+            self.model,
+            self.settings,
+            self.history,
+            n_steps=self.n_steps,
+            epoch=self._epoch,
+            validation_loss=self.validation_loss if self.has_choice else None,
+        )
 
     def validation_loss(self) -> float:
         """Loss of the current weights on the rows that choose."""
@@ -381,28 +357,10 @@ class SensorTrainer:
         return (pinball(error, levels) / unit).sum() / len(levels), usable.sum()
 
     def _step(self, loss: Tensor, step: int) -> None:
-        if not bool(loss.isfinite()):
-            raise TrainingError(
-                f"the loss became {float(loss.detach())} in epoch {self.history.epochs + 1}. "
-                f"Lower learning_rate (it is {self.settings.learning_rate:g}), or look for absurd values in X."
-            )
-        self.optimiser.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
-        part = min((self.history.epochs * self.n_steps + step + 1) / (self.settings.max_epochs * self.n_steps), 1.0)
-        rate = self.settings.learning_rate * min(1.0, part / self.settings.warm_up) * (1 + math.cos(math.pi * part)) / 2
-        for group in self.optimiser.param_groups:
-            group["lr"] = rate * group["pace"]
-        self.optimiser.step()
+        epoch, steps = self.history.epochs, self.settings.max_epochs * self.n_steps
+        part = min((epoch * self.n_steps + step + 1) / steps, 1.0)  # cuts differ between epochs by a step
+        descend(self.model, self.optimiser, loss, self.settings, part=part, epoch=epoch, where="X")
 
     def _count_steps(self) -> int:
-        length = self.train.stop - self.train.first
-        return max(-(-int((-(-length // self.n_rows)).sum()) * self.n_passes // self.n_lanes), 1)
-
-    def _is_patience_over(self) -> bool:
-        history = self.history
-        return self.has_choice and history.epochs - history.best_epoch >= self.settings.patience
-
-
-def _copied(model: TXLModel) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        lengths = (self.train.stop - self.train.first).tolist()
+        return count_steps(lengths, n_rows=self.n_rows, n_passes=self.n_passes, n_lanes=self.n_lanes)
