@@ -566,9 +566,14 @@ def far_of(state: TorchState) -> Kept:
     return {name: tensor for name, tensor in state.items() if is_far(name)}
 
 
+def empties_memory(name: str) -> bool:
+    """Tell whether a lane forgets what it remembers when this state tensor becomes zero."""
+    return name == "count" or is_far(name)
+
+
 def forgotten(state: TorchState) -> TorchState:
     """Empty the memories of all lanes; the normaliser and the other small states stay."""
-    return {n: torch.zeros_like(t) if n == "count" or is_far(n) else t for n, t in state.items()}
+    return {name: torch.zeros_like(t) if empties_memory(name) else t for name, t in state.items()}
 
 
 def restarted(state: TorchState, start: Tensor | None) -> TorchState:

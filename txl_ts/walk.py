@@ -12,8 +12,7 @@ from tqdm import tqdm
 
 from txl_ts.embeddings import Beside
 from txl_ts.frames import Covariates
-from txl_ts.memory import is_far
-from txl_ts.model import TorchState, TXLModel
+from txl_ts.model import TorchState, TXLModel, empties_memory
 from txl_ts.state import State, init_state
 
 # Rows of all lanes in one call; the windows of the linear path make a row cost kilobytes.
@@ -122,7 +121,7 @@ def walk(
             at = np.arange(len(lanes)) if state is None else lanes
             if pace.reset_every and row % pace.reset_every == 0:
                 for name in kept:
-                    if name == "count" or is_far(name):
+                    if empties_memory(name):
                         kept[name][at] = 0
             n_rows = pace.n_rows(left=int(length[lanes].min()) - row, row=row, n_lanes=len(lanes))
             rows = np.stack([runs[lane][row : row + n_rows] for lane in lanes]).reshape(len(lanes), n_rows, -1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import copy
-import json
 from collections.abc import Mapping
 from os import PathLike
 from typing import Any
@@ -26,12 +25,11 @@ from txl_ts.export.onnx import (
     contract_of,
     gap_of,
     opened,
-    put_file,
+    put_graphs,
     traced,
 )
 from txl_ts.model import is_memory
-from txl_ts.runtime.contract import CONTRACT_KEY, SAID
-from txl_ts.runtime.opening import STEP_SUFFIX
+from txl_ts.runtime.contract import SAID
 from txl_ts.state import graph_names, to_arrays
 
 
@@ -152,21 +150,16 @@ def export_detector(
         As :func:`~txl_ts.export.onnx.export_onnx`; nothing is written then.
     """
     onnx, path = opened(path, profile=profile)
-    data, contracts = {}, []
-    for suffix, fixed in ((".onnx", {}), (STEP_SUFFIX, {"batch": 1, "time": 1})):
+
+    def made(fixed: dict[str, int]) -> tuple[Any, dict[str, Any]]:
         graph = DetectorGraph(model, fixed=bool(fixed))
         proto = _exported(graph, _examples(model, fixed=bool(fixed)), PROFILES[profile])
         contract = detector_contract(model, about=about, profile=profile) | ({"fixed": fixed} if fixed else {})
         check_graph(onnx, proto, fixed=fixed)
         contract["parity"] = _parity(proto, model, fixed=fixed)
-        entry = proto.metadata_props.add()
-        entry.key, entry.value = CONTRACT_KEY, json.dumps(contract, allow_nan=False)
-        data[path.with_suffix(suffix)] = proto.SerializeToString()
-        contracts.append(contract)
-    data[path.with_suffix(".contract.json")] = json.dumps(contracts[0], indent=1, allow_nan=False).encode()
-    for each, content in data.items():
-        put_file(each, content)
-    return contracts[0]
+        return proto, contract
+
+    return put_graphs(path, made)
 
 
 def _examples(model: DetectorModel, *, fixed: bool) -> tuple[Tensor, ...]:

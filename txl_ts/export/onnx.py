@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -102,17 +102,32 @@ def export_onnx(
     """
     onnx, path = opened(path, profile=profile, precision=precision)
     linear_path = model.linear_path.weight.detach().numpy()
-    data, contracts = {}, []
-    for suffix, fixed in ((".onnx", None), (STEP_SUFFIX, {"batch": 1, "time": 1})):
+
+    def made(fixed: dict[str, int]) -> tuple[Any, dict[str, Any]]:
         graph = StreamGraph(model, fixed=bool(fixed))
         proto = _exported(graph, _examples(model, fixed=bool(fixed)), PROFILES[profile])
         contract = contract_of(model, about=about, profile=profile) | ({"fixed": fixed} if fixed else {})
-        check_graph(onnx, proto, fixed=fixed or {})
-        contract["parity"] = _parity(proto, model, fixed=fixed or {})
-        if precision != "float32":
-            proto, contract = lowered(
-                proto, contract, precision, linear_path=linear_path, rows=rows, max_error=max_error
-            )
+        check_graph(onnx, proto, fixed=fixed)
+        contract["parity"] = _parity(proto, model, fixed=fixed)
+        if precision == "float32":
+            return proto, contract
+        return lowered(proto, contract, precision, linear_path=linear_path, rows=rows, max_error=max_error)
+
+    return put_graphs(path, made)
+
+
+def put_graphs(path: Path, made: Callable[[dict[str, int]], tuple[Any, dict[str, Any]]]) -> dict[str, Any]:
+    """Make the dynamic graph and that of one row, then write both with their contracts; gives the first contract.
+
+    Parameters
+    ----------
+    path : Path
+    made : callable
+        Gives a checked graph and its contract, for sizes that are fixed: none, or batch and time 1.
+    """
+    data, contracts = {}, []
+    for suffix, fixed in ((".onnx", {}), (STEP_SUFFIX, {"batch": 1, "time": 1})):
+        proto, contract = made(fixed)
         entry = proto.metadata_props.add()
         entry.key, entry.value = CONTRACT_KEY, json.dumps(contract, allow_nan=False)
         data[path.with_suffix(suffix)] = proto.SerializeToString()
