@@ -354,9 +354,7 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
         """
         self._check_fitted()
         check_start(start)
-        X, time, series_id = take_columns(X, time=time, series_id=series_id)
-        rows = self._read(X, series_id=series_id, time=time)
-        self._refuse_unnamed(rows)
+        rows = self._read_more(X, time=time, series_id=series_id)
         state = None if start is None else self._memories_of(rows)
         return self._judged(rows, state)
 
@@ -378,9 +376,7 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
             Nothing was changed then.
         """
         self._check_fitted()
-        X, time, series_id = take_columns(X, time=time, series_id=series_id)
-        rows = self._read(X, series_id=series_id, time=time)
-        self._refuse_unnamed(rows)
+        rows = self._read_more(X, time=time, series_id=series_id)
         state = self._memories_of(rows)
         found = self._judged(rows, state)
         self._keep_moved(("",) if rows.names is None else rows.names, state)
@@ -584,6 +580,13 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
 
     def _read(self, X: Any, *, series_id: Any, time: Any, reset: bool = False) -> SeriesRows:
         return read_rows(self, X, series_id=series_id, time=time, reset=reset)
+
+    def _read_more(self, X: Any, *, time: Any, series_id: Any) -> SeriesRows:
+        """Read rows after a fit; those of several series need the names that the fit had."""
+        X, time, series_id = take_columns(X, time=time, series_id=series_id)
+        rows = self._read(X, series_id=series_id, time=time)
+        self._refuse_unnamed(rows)
+        return rows
 
     def _sensors(self) -> tuple[str, ...]:
         if hasattr(self, "feature_names_in_"):

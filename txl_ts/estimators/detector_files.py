@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import warnings
-from dataclasses import asdict
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,8 +14,22 @@ import torch
 from txl_ts import __version__
 from txl_ts.config import ModelConfig
 from txl_ts.detector_model import DetectorModel, SensorModel
-from txl_ts.errors import FileFormatError, ParameterError, StateError, TxlWarning
-from txl_ts.estimators import files, label_files
+from txl_ts.errors import FileFormatError, StateError, TxlWarning
+from txl_ts.estimators import files
+from txl_ts.estimators.model_files import (
+    MOST_LAYERS,
+    MOST_PARAMETERS,
+    checked_names,
+    feature_names,
+    history_from_json,
+    history_to_json,
+    plain_params,
+    put_feature_names,
+    put_weights,
+    reading,
+    weights_expected,
+    weights_of,
+)
 from txl_ts.export.detector import detector_contract
 from txl_ts.live import LiveSession
 from txl_ts.runtime import read_contract
@@ -38,7 +50,6 @@ if TYPE_CHECKING:
 CLASS = "TXLAnomalyDetector"
 STREAM = "stream"
 """What the only series is called where streams have names."""
-_SCALERS = "normaliser."
 # The most sensors that a file may claim.
 _MOST_CHANNELS = 100_000
 
@@ -46,26 +57,16 @@ _MOST_CHANNELS = 100_000
 def save_detector(path: str | PathLike[str], detector: TXLAnomalyDetector) -> None:
     """Write weights, calibration, memories and parameters; see :meth:`TXLAnomalyDetector.save`."""
     model = detector._model
-    arrays = {name: tensor.numpy() for name, tensor in model.core.state_dict().items()}
-    scalers = {name: array.astype(np.float64) for name, array in arrays.items() if name.startswith(_SCALERS)}
-    weights = {name: array for name, array in arrays.items() if name not in scalers}
-    params = detector.get_params(deep=False)
-    if not isinstance(params["random_state"], int | np.integer | None):
-        raise ParameterError(
-            f"random_state={params['random_state']!r} cannot be saved: it is a generator. "
-            "Set it to an integer with set_params(random_state=0) first; the fitted weights stay."
-        )
-    names = detector.feature_names_in_.tolist() if hasattr(detector, "feature_names_in_") else None
     config = {
         "class": CLASS,
         "library": __version__,
-        "params": files._plain({name: _as_plain(value) for name, value in params.items()}),
+        "params": plain_params(detector.get_params(deep=False)),
         "model": detector.config_.to_json(),
         "surprise": model.surprise.to_json(),
         "n_features_in": detector.n_features_in_,
-        "feature_names_in": names,
+        "feature_names_in": feature_names(detector),
         "named": detector._named,
-        "history": label_files._without_nan(asdict(detector.history_)),
+        "history": history_to_json(detector.history_),
         "fit_seconds": detector.fit_seconds_,
         "step_ns": detector._step_ns,
         "block_len": detector.block_len_,
@@ -75,29 +76,24 @@ def save_detector(path: str | PathLike[str], detector: TXLAnomalyDetector) -> No
     positions = {"names": None if detector._names is None else list(detector._names)}
     state = to_arrays(detector._kept) if detector._names is not None else {}
     state |= {"calibration": np.concatenate(detector._scores)}
-    save(path, Bundle("model", config, {"weights": weights, "scalers": scalers, "state": state}, positions))
+    save(path, Bundle("model", config, {**weights_of(model.core), "state": state}, positions))
 
 
 def load_detector(path: str | PathLike[str], cls: type[_D]) -> _D:
     """Read what :func:`save_detector` wrote; see :meth:`TXLAnomalyDetector.load`."""
     bundle = load(path, role="model", expected=_expected)
     config, tensors = bundle.config, bundle.tensors
-    try:
+    with reading(path):
         out = cls(**{name: _from_plain(name, value) for name, value in config["params"].items()})
         model = _empty_model(config)
-        arrays = tensors["weights"] | tensors["scalers"]
-        model.core.load_state_dict({name: torch.from_numpy(a.astype(np.float32)) for name, a in arrays.items()})
+        put_weights(model.core, tensors)
         out._model, out.config_ = model.eval(), model.config
-        out.n_features_in_ = model.n_channels
-        if (columns := config["feature_names_in"]) is not None:
-            if len(columns) != model.n_channels or not all(type(column) is str for column in columns):
-                raise ValueError("feature_names_in must be one text per feature")
-            out.feature_names_in_ = np.array(columns, dtype=object)
-        out._named, out._names = bool(config["named"]), label_files._checked_names(bundle.positions["names"])
+        put_feature_names(out, config["feature_names_in"], model.n_channels)
+        out._named, out._names = bool(config["named"]), checked_names(bundle.positions["names"])
         specs = model.state_specs() if out._names is not None else ()
         kept = graph_names(spec.name for spec in specs)
         out._kept = {spec.name: tensors["state"][name] for spec, name in zip(specs, kept, strict=True)}
-        out.history_ = files._history(label_files._with_nan(config["history"]))
+        out.history_ = history_from_json(config["history"], may_lack=True)
         out.fit_seconds_, out._step_ns, out.block_len_ = config["fit_seconds"], config["step_ns"], config["block_len"]
         edges = np.cumsum(config["scores"])[:-1]
         out._scores = np.split(tensors["state"]["calibration"], edges)
@@ -105,16 +101,7 @@ def load_detector(path: str | PathLike[str], cls: type[_D]) -> _D:
             warnings.simplefilter("ignore", TxlWarning)  # said when it was fitted
             out._take_calibration(out._calibrated(out._scores, config["contamination"], out._step_ns))
         out._describe()
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise FileFormatError(
-            f"{os.fspath(path)!r} is a model file, but its config is not one that this version writes ({error!r}). "
-            "Save the model again with the version that reads it."
-        ) from error
     return out
-
-
-def _as_plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _from_plain(name: str, value: Any) -> Any:
@@ -125,10 +112,7 @@ def _expected(config: dict[str, Any], positions: dict[str, Any]) -> Expected:
     """Build the table of tensors from sizes alone, before any is read or made."""
     with torch.device("meta"):
         model = _empty_model(config)
-    table: dict[str, dict[str, tuple[tuple[int, ...], str]]] = {"weights": {}, "scalers": {}, "state": {}}
-    for name, tensor in model.core.state_dict().items():
-        part, dtype = ("scalers", "float64") if name.startswith(_SCALERS) else ("weights", "float32")
-        table[part][name] = (tuple(tensor.shape), dtype)
+    table: Expected = {**weights_expected(model.core), "state": {}}
     if positions["names"] is not None:
         table["state"] = array_table(model.state_specs(), n_lanes=len(positions["names"]))
     sizes = config["scores"]
@@ -149,7 +133,7 @@ def _empty_model(config: dict[str, Any]) -> DetectorModel:
     inputs = sizes.n_channels * (2 * sizes.patch_len + 3 + sizes.lookback * sizes.h)
     outputs = sizes.h * sizes.n_channels * len(sizes.quantiles)
     claimed = width * (sizes.n_layers * (4 * sizes.d_model + 2 * sizes.d_ff) + outputs) + inputs * sizes.d_model
-    if sizes.n_layers > files._MOST_LAYERS or claimed > files._MOST_PARAMETERS or sizes.has_covariates:
+    if sizes.n_layers > MOST_LAYERS or claimed > MOST_PARAMETERS or sizes.has_covariates:
         raise FileFormatError("the file claims a model of more layers or weights than anybody would save.")
     surprise = Surprise.from_json(config["surprise"])
     of_columns = [one for one in (surprise.scale, surprise.judged) if isinstance(one, tuple)]

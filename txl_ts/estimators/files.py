@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import asdict
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,6 +17,16 @@ from txl_ts.conformal import N_GRID, Adaptive, Conformal, spacing
 from txl_ts.errors import ExportError, FileFormatError
 from txl_ts.estimators.bands import Calibration
 from txl_ts.estimators.fleet import Fleet
+from txl_ts.estimators.model_files import (
+    MOST_LAYERS,
+    MOST_PARAMETERS,
+    history_from_json,
+    plain,
+    put_weights,
+    reading,
+    weights_expected,
+    weights_of,
+)
 from txl_ts.export import contract_of, export_onnx
 from txl_ts.export.triton import export_triton
 from txl_ts.frames import FrameStyle, Panel, Roles, base_ids, parse_freq, run_of, split_name
@@ -26,7 +35,7 @@ from txl_ts.memory import far_size
 from txl_ts.model import TXLModel
 from txl_ts.state import array_table, graph_names, to_arrays
 from txl_ts.store import Bundle, Expected, load, save
-from txl_ts.training import History, LinearFit
+from txl_ts.training import LinearFit
 
 if TYPE_CHECKING:
     from txl_ts.estimators.exports import Exports
@@ -34,20 +43,14 @@ if TYPE_CHECKING:
 
     _F = TypeVar("_F", bound=TXLForecaster)
 
-# The largest sizes that a file may claim, so that a stranger's cannot make the loader build a huge model.
-_MOST_PARAMETERS = 10**9
-_MOST_LAYERS = 500
-_SCALERS = "normaliser."
-
 
 def save_forecaster(path: str | PathLike[str], model: TXLForecaster) -> None:
     """Write weights, memories and parameters; see :meth:`TXLForecaster.save`."""
-    weights, scalers = _weights(model._model)
     fleet = model._fleet
     config = {
         "class": "TXLForecaster",
         "library": __version__,
-        "params": _plain(model.get_params()),
+        "params": plain(model.get_params()),
         "model": model.config_.to_json(),
         "freq": model._freq.text,
         "style": model._style.to_json(),
@@ -75,22 +78,17 @@ def save_forecaster(path: str | PathLike[str], model: TXLForecaster) -> None:
         if adaptive is not None:
             state["calibration.levels"], state["calibration.bands"] = adaptive.levels, adaptive.bands
             positions["calibration_origins"] = adaptive.origins.tolist()
-    save(path, Bundle("model", config, {"weights": weights, "scalers": scalers, "state": state}, positions))
+    save(path, Bundle("model", config, {**weights_of(model._model), "state": state}, positions))
 
 
 def load_forecaster(path: str | PathLike[str], cls: type[_F]) -> _F:
     """Read what :func:`save_forecaster` wrote; see :meth:`TXLForecaster.load`."""
     bundle = load(path, role="model", expected=_expected)
     config, positions = bundle.config, bundle.positions
-    try:
+    with reading(path):
         out = cls(**config["params"])
         model = _empty_model(config)
-        model.load_state_dict(
-            {
-                name: torch.from_numpy(array if name in bundle.tensors["weights"] else array.astype(np.float32))
-                for name, array in (bundle.tensors["weights"] | bundle.tensors["scalers"]).items()
-            }
-        )
+        put_weights(model, bundle.tensors)
         arrays = bundle.tensors["state"]
         ids = _checked_ids(positions)
         specs = model.state_specs()
@@ -109,7 +107,7 @@ def load_forecaster(path: str | PathLike[str], cls: type[_F]) -> _F:
         out._fitted_end = {name: end for name, end in zip(ids, positions["fitted_end"], strict=True) if end is not None}
         out._style, out._freq = FrameStyle.from_json(config["style"]), parse_freq(config["freq"])
         out.config_ = model.config
-        out.history_ = _history(config["history"])
+        out.history_ = history_from_json(config["history"], may_lack=False)
         out.linear_fit_ = LinearFit(
             _back(config["linear_penalty"]),
             _back(config["linear_error"]),
@@ -123,11 +121,6 @@ def load_forecaster(path: str | PathLike[str], cls: type[_F]) -> _F:
         out.cleaned_ = config["cleaned"]
         out.skipped_ = tuple((name, reason) for name, reason in config["skipped"])
         out._describe()
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise FileFormatError(
-            f"{os.fspath(path)!r} is a model file, but its config is not one that this version writes ({error!r}). "
-            "Save the model again with the version that reads it."
-        ) from error
     return out
 
 
@@ -273,12 +266,6 @@ def digest_of(model: TXLModel) -> str:
     return digest.hexdigest()
 
 
-def _weights(model: TXLModel) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
-    arrays = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
-    scalers = {name: array.astype(np.float64) for name, array in arrays.items() if name.startswith(_SCALERS)}
-    return {name: array for name, array in arrays.items() if name not in scalers}, scalers
-
-
 def _positions(fleet: Fleet) -> dict[str, Any]:
     return {"ids": list(fleet.ids), "origins": fleet.origins.tolist(), "last": fleet.last.tolist()}
 
@@ -287,10 +274,6 @@ def _expected(config: dict[str, Any], positions: dict[str, Any]) -> Expected:
     """Build the table of tensors from sizes alone, before any is read or made."""
     with torch.device("meta"):
         model = _empty_model(config)
-    table: dict[str, dict[str, tuple[tuple[int, ...], str]]] = {"weights": {}, "scalers": {}}
-    for name, tensor in model.state_dict().items():
-        part, dtype = ("scalers", "float64") if name.startswith(_SCALERS) else ("weights", "float32")
-        table[part][name] = (tuple(tensor.shape), dtype)
     n_lanes, sizes = len(positions["ids"]), model.config
     state = array_table(model.state_specs(), n_lanes=n_lanes)
     state["forecast"] = ((n_lanes, sizes.h, sizes.n_channels * sizes.law_width), "float32")
@@ -303,7 +286,7 @@ def _expected(config: dict[str, Any], positions: dict[str, Any]) -> Expected:
             state["calibration.bands"] = ((n, -(-sizes.h // spacing(sizes.h)), *shape), "float32")
     if sizes.static_kinds:
         state["static"] = ((n_lanes, len(sizes.static_kinds)), "float32")
-    return table | {"state": state}
+    return {**weights_expected(model), "state": state}
 
 
 def _empty_model(config: dict[str, Any]) -> TXLModel:
@@ -313,13 +296,13 @@ def _empty_model(config: dict[str, Any]) -> TXLModel:
     sizes = ModelConfig.from_json(config["model"])
     width = max(sizes.d_model, sizes.d_ff, sizes.longest_mem_len, sizes.lookback, sizes.patch_len)
     outputs = sizes.h * max(len(sizes.quantiles), sizes.law_width) * sizes.n_channels
-    if sizes.n_layers > _MOST_LAYERS:
-        raise FileFormatError(f"the file claims a model of {sizes.n_layers} layers, at most {_MOST_LAYERS} are read.")
+    if sizes.n_layers > MOST_LAYERS:
+        raise FileFormatError(f"the file claims a model of {sizes.n_layers} layers, at most {MOST_LAYERS} are read.")
     columns = sum(abs(kind) + 10 for kind in (*sizes.hist_kinds, *sizes.futr_kinds, *sizes.static_kinds))
-    if width * (sizes.n_layers * (4 * sizes.d_model + 2 * sizes.d_ff) + outputs) > _MOST_PARAMETERS or (
-        columns * max(width, sizes.h) > _MOST_PARAMETERS
+    if width * (sizes.n_layers * (4 * sizes.d_model + 2 * sizes.d_ff) + outputs) > MOST_PARAMETERS or (
+        columns * max(width, sizes.h) > MOST_PARAMETERS
     ):
-        raise FileFormatError(f"the file claims a model of more than {_MOST_PARAMETERS:.0e} parameters.")
+        raise FileFormatError(f"the file claims a model of more than {MOST_PARAMETERS:.0e} parameters.")
     refuse_far(sizes)
     with torch.random.fork_rng(devices=[]):  # loading must not move the user's random numbers
         return TXLModel(sizes)
@@ -327,8 +310,8 @@ def _empty_model(config: dict[str, Any]) -> TXLModel:
 
 def refuse_far(sizes: ModelConfig) -> None:
     """Raise FileFormatError where a far memory is larger than anybody would save."""
-    if sum(far_size(sizes)) > _MOST_PARAMETERS:
-        raise FileFormatError(f"the file claims a far memory of more than {_MOST_PARAMETERS:.0e} numbers.")
+    if sum(far_size(sizes)) > MOST_PARAMETERS:
+        raise FileFormatError(f"the file claims a far memory of more than {MOST_PARAMETERS:.0e} numbers.")
 
 
 def _roles(config: dict[str, Any], sizes: ModelConfig) -> Roles:
@@ -387,22 +370,6 @@ def _checked_ids(positions: dict[str, Any]) -> tuple[str | int, ...]:
     if any(len(numbers) != len(ids) or any(type(n) is not int for n in numbers) for numbers in history):
         raise ValueError("origins and last need one integer per series")
     return tuple(ids)
-
-
-def _history(document: dict[str, Any]) -> History:
-    history = History(**document)  # unknown names are a TypeError
-    if not isinstance(history.train, list) or not isinstance(history.validation, list):
-        raise ValueError("losses must be lists")
-    return History([float(x) for x in history.train], [float(x) for x in history.validation], int(history.best_epoch))
-
-
-def _plain(value: Any) -> Any:
-    """Put parameters into plain JSON: no tuples, nothing of numpy's."""
-    if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items()}
-    if isinstance(value, tuple | list):
-        return [_plain(inner) for inner in value]
-    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
 
 
 def _calibration(bundle: Any) -> Calibration | None:
