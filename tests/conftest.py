@@ -122,6 +122,14 @@ def graph(fitted: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture
+def one_row_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exports make, and compare with the model, the graph of one row alone: a third of the time."""
+    from txl_ts.export import onnx
+
+    monkeypatch.setattr(onnx, "put_graphs", lambda path, made: made({"batch": 1, "time": 1})[1])
+
+
 @pytest.fixture(scope="session")
 def changed(graph: Path) -> Callable[[Callable[[Any], Any]], bytes]:
     """Give the graph's bytes with another contract."""

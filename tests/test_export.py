@@ -345,7 +345,7 @@ def test_the_parity_is_measured_from_empty_and_from_drawn_states(exported):
     assert parity["rows"] >= 256 * len(parity["states"])
 
 
-@pytest.mark.parametrize("n_lanes", [1, 3, 64])
+@pytest.mark.parametrize("n_lanes", [1, 3, pytest.param(64, marks=pytest.mark.slow)])
 def test_the_file_gives_the_models_numbers_in_any_split_into_calls(exported, n_lanes):
     x = walk(n_lanes, 1000)
     restarts = {411: [0], 700: range(0, n_lanes, 2)}

@@ -118,7 +118,8 @@ def test_the_answer_of_the_last_row_alone_is_the_last_of_all():
     with torch.no_grad():
         all_rows, state = model(rows_of(7), model.init_state(2))
         alone, other = model(rows_of(7), model.init_state(2), last_only=True)
-    assert torch.equal(alone, all_rows[:, -1:])
+    # Products of one row and of seven round differently, by where the rows lie in memory.
+    torch.testing.assert_close(alone, all_rows[:, -1:], rtol=0, atol=1e-6)
     assert all(torch.equal(state[name], other[name]) for name in state)
 
 

@@ -401,7 +401,7 @@ def test_an_onnxruntime_that_is_too_old_is_named(exported, monkeypatch, tmp_path
 
 
 def test_the_profile_of_opset_23_gives_the_models_numbers(tmp_path):
-    model = make_model()
+    model = make_model(n_layers=1)
     contract = export_onnx(model, tmp_path / "new.onnx", about=ABOUT, profile="opset23", precision="float16")
     proto, x, restarts = onnx.load(tmp_path / "new.onnx"), walk(3, 200), {110: [1]}
     assert [(opset.domain, opset.version) for opset in proto.opset_import] == [("", 23)]

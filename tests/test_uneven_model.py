@@ -159,7 +159,7 @@ def test_lanes_do_not_know_each_other_and_a_late_lane_is_that_lane_alone(model):
     assert apart(alone, whole[1:2]) < 1e-12
     order = torch.tensor([2, 0, 1])
     turned, _ = walk(model, x[order], part(beside, 0, N_ROWS, lanes=order))
-    assert apart(turned, whole[order]) == 0
+    assert apart(turned, whole[order]) < 1e-14  # a lane's place in memory decides the order of its sums
 
 
 def test_a_reset_lane_equals_a_fresh_one_and_the_others_stay(model):

@@ -70,6 +70,7 @@ def test_units_survive_a_file(tiny, make_rows, tmp_path):
     assert (again.predict()[["TXL", "TXL_ql0.1"]] >= 0).all(axis=None)
 
 
+@pytest.mark.usefixtures("one_row_alone")
 def test_the_exported_graph_has_the_units(tiny, make_rows, tmp_path):
     pytest.importorskip("onnxscript", reason="exports need the extra `export`")
     pytest.importorskip("onnxruntime", reason="graphs need the extra `ort`")
