@@ -8,7 +8,7 @@ from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from txl_ts import TXLAnomalyDetector, open_watch
+from txl_ts import TXLAnomalyDetector, open_watch, retrain_watch
 from txl_ts.errors import DependentRowsWarning, FileFormatError, ParameterError, ShapeError, StampError, StateError
 from txl_ts.estimators.forecaster import NotFittedError
 
@@ -275,6 +275,37 @@ def test_a_watch_with_a_protected_memory_does_not_learn_what_alarms(fitted, rows
         found = watch.step({"pump": messages(rows, fitted._sensors())})["pump"]
         bands.append(np.array([one.band["x0"] for one in found[122:135]]))
     assert bands[1].mean() < bands[0].mean()
+
+
+def test_a_watch_moves_to_the_detector_of_a_later_fit_and_keeps_its_budget(fitted, rows, tmp_path):
+    later = TXLAnomalyDetector(**SMALL | {"max_epochs": 0}).fit(made_up(900, seed=3))
+    later.save(tmp_path / "later.txl")
+    watch, names = fitted.watch(contamination=0.05), fitted._sensors()
+    log = messages(rows, names)
+    watch.step({"pump": log[:100]})
+    report = retrain_watch(watch, tmp_path / "later.txl")
+    assert report["streams"] == 1
+    assert watch.calibration.alpha == 0.05
+    assert watch.calibration.digest == later.calibration_.digest
+    found = watch.step({"pump": log[100:]})["pump"]
+    # Memories were rebuilt from the rows that were kept, which is less than all: the look-back is, the scaler is not.
+    wanted = later.detect(rows).score[100:]
+    assert np.isfinite([one.score for one in found[2:20]]).all()
+    assert np.corrcoef([one.score for one in found[10:19]], wanted[10:19])[0, 1] > 0.9
+
+
+def test_a_detector_that_cannot_keep_the_budget_leaves_a_watch_as_it_was(fitted, rows, tmp_path):
+    watch = fitted.watch(contamination=0.01)
+    log = messages(rows, fitted._sensors())
+    found = watch.step({"pump": log[:100]})["pump"]
+    TXLAnomalyDetector(**SMALL | {"max_epochs": 0}).fit(made_up(200, seed=3)).save(tmp_path / "short.txl")
+    with pytest.raises(ParameterError, match="need 99 held-out rows"):
+        retrain_watch(watch, tmp_path / "short.txl")
+    with pytest.raises(ParameterError, match="is not what this watch runs on"):
+        retrain_watch(watch, tmp_path / "short.onnx")
+    found += watch.step({"pump": log[100:]})["pump"]
+    whole = fitted.watch(contamination=0.01).step({"pump": log})["pump"]
+    np.testing.assert_array_equal([one.p_value for one in found], [one.p_value for one in whole])
 
 
 # ------------------------------------------------------------------------------------------------------------ real data

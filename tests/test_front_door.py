@@ -39,6 +39,7 @@ MAY_LOAD_BY_NAME = {
     "TxlWarning": set(),
     "__version__": set(),
     "open_watch": {"numpy", "onnxruntime", "safetensors"},
+    "retrain_watch": {"numpy", "onnxruntime", "safetensors"},
 }
 
 MAY_LOAD_BY_ROOM = {

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tests.oracles.mean_session import MeanSession
 from txl_ts.calibration import Calibration
 from txl_ts.errors import ColumnError, FileFormatError, ParameterError, StateError, TxlError
-from txl_ts.stream import Alerts, Channel, Intake, Rule, Watch, from_arrays, restore, snapshot, to_arrays
+from txl_ts.stream import Alerts, Channel, Intake, Rule, Surprise, Watch, from_arrays, restore, snapshot, to_arrays
 from txl_ts.stream.score import joint_surprise, surprises
 
 MIN = 60 * 10**9
@@ -154,6 +154,32 @@ def test_a_protected_memory_does_not_see_rows_that_alarm():
     walk(open_, log), walk(protected, log)
     assert open_.model.lanes["pump"]["seen"]["flow"][0] == protected.model.lanes["pump"]["seen"]["flow"][0] + 1
     assert protected.model.lanes["pump"]["seen"]["flow"][1] == pytest.approx(0.0, abs=1.01)
+
+
+def alarms_after_a_new_level(n=120, step_at=40, **more):
+    watch = make(["flow"], **more)
+    values = [(-1.0) ** i + (9.0 if i >= step_at else 0.0) for i in range(n)]
+    found = walk(watch, [("flow", T0 + i * MIN, v) for i, v in enumerate(values)]) + watch.flush()["pump"]
+    return np.array([one.p_value <= watch.calibration.alpha for one in found])
+
+
+def test_a_memory_that_is_protected_for_a_while_learns_a_new_level_after_it():
+    for_ever, while_ = (alarms_after_a_new_level(protect_memory=one) for one in (True, "10min"))
+    assert for_ever[40:].all()
+    assert while_[40:51].all()
+    assert not while_[-40:].any()
+    np.testing.assert_array_equal(alarms_after_a_new_level(protect_memory="10d"), for_ever)
+
+
+def test_how_long_a_memory_was_protected_survives_a_restart(tmp_path):
+    log = [("flow", T0 + i * MIN, (-1.0) ** i + (9.0 if i >= 40 else 0.0)) for i in range(80)]
+    whole = walk(make(["flow"], protect_memory="10min"), log)
+    watch = make(["flow"], protect_memory="10min")
+    found = walk(watch, log[:47])
+    snapshot(watch, tmp_path / "now")
+    again = make(["flow"], protect_memory="10min")
+    restore(again, tmp_path / "now")
+    assert plain(found + walk(again, log[47:])) == plain(whole)
 
 
 def test_many_streams_take_one_call_of_the_model_per_row():
@@ -414,6 +440,18 @@ def test_a_new_calibration_after_a_retrain_judges_by_its_own_scores():
     walk(watch, log[:20])
     watch.recalibrate(watch.calibration.recalibrated(normal_scores() * 100))
     assert min(one.p_value for one in walk(watch, log[20:])) > 0.9
+
+
+def test_a_new_score_goes_on_where_it_can_and_warms_up_again_where_it_cannot():
+    log = [("flow", T0 + i * MIN, (-1.0) ** i) for i in range(40)]
+    old = Surprise(kind="novelty", scale=2.0)
+    for score, is_warm in ((Surprise(kind="novelty", scale=3.0), True), (Surprise(kind="level", scale=3.0), False)):
+        watch = make(["flow"], score=old)
+        walk(watch, log[:20])
+        watch.recalibrate(watch.calibration, score=score)
+        found = walk(watch, log[20:25])
+        assert math.isfinite(found[0].score) == is_warm
+        assert found[0].status == ("ok" if is_warm else "warming_up")
 
 
 def test_the_largest_reading_has_a_score_that_json_can_hold():

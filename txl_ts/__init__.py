@@ -19,6 +19,7 @@ __all__ = [
     "TxlWarning",
     "__version__",
     "open_watch",
+    "retrain_watch",
 ]
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from txl_ts.estimators.forecaster import TXLForecaster
     from txl_ts.estimators.panel_split import PanelSplit
     from txl_ts.estimators.regressor import TXLRegressor
-    from txl_ts.watches import open_watch
+    from txl_ts.watches import open_watch, retrain_watch
 else:
     _HOMES = {
         "PanelSplit": "txl_ts.estimators.panel_split",
@@ -41,6 +42,7 @@ else:
         "TxlError": "txl_ts.errors",
         "TxlWarning": "txl_ts.errors",
         "open_watch": "txl_ts.watches",
+        "retrain_watch": "txl_ts.watches",
     }
 
     def __getattr__(name):

@@ -18,11 +18,12 @@ from torch import Tensor, nn
 
 from txl_ts.config import ModelConfig
 from txl_ts.embeddings import Beside
+from txl_ts.embeddings.normaliser import first_value
 from txl_ts.heads import QuantileHead
 from txl_ts.heads.channel_path import ChannelPath
 from txl_ts.model import TorchState, TXLModel, init_weights, restarted
 from txl_ts.state import TensorSpec, state_nbytes
-from txl_ts.stream.score import FLOOR, GATE, LEAST_WIDTH, MEAN_ROWS, MOST, TAIL, Surprise
+from txl_ts.stream.score import FLOOR, GATE, LEAST_WIDTH, MEAN_ROWS, MOST, NEVER, TAIL, Surprise
 
 # Rows whose running mean is one matrix product.
 _CHUNK = 512
@@ -122,7 +123,7 @@ class DetectorModel(nn.Module):
             TensorSpec("age", (1,), "int32"),
         ]
         more += [TensorSpec("smooth", (2, self.n_channels), "float32")] if self.smooths_parts else []
-        if n_kept := {"novelty": 9, "level": 3}.get(self.surprise.kind):
+        if n_kept := {"novelty": 11, "level": 4}.get(self.surprise.kind):
             more.append(TensorSpec("kept", (n_kept, self.n_channels), "float32"))
         return (*specs, *more)
 
@@ -265,12 +266,17 @@ class DetectorModel(nn.Module):
         return (_log_survival(far) - math.log10(2)).clamp(min=0), there
 
     def _novelties(self, x: Tensor, said: Tensor, before: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Parts of rows x, (B, T, C), by the ranges before them; where there are any; what is kept (B, 9, C)."""
+        """Parts of rows x, (B, T, C), by the ranges before them; where there are any; what is kept (B, 11, C).
+
+        Values are kept above the first one, so that float32 keeps the digits of a range far from 0.
+        """
         n_rows, there = x.shape[1], x.isfinite()
         x = torch.where(there, x, torch.zeros_like(x)).clamp(-MOST, MOST)
         has_error = there & (said[..., -1] > 0)
         error = torch.where(has_error, x - said[..., self.config.quantiles.index(0.5)], torch.zeros_like(x))
-        moments, edges = before[:, :2], before[:, 3:]
+        moments, had_error, edges, shift, had_value = before.split([2, 1, 6, 1, 1], dim=1)
+        shift = torch.where(had_value > 0, shift, first_value(x, there.to(x.dtype)))
+        x = torch.where(there, x - shift, torch.zeros_like(x))
         moved = self._decayed(torch.stack([x, there.to(x.dtype)], dim=2), moments, half_life=MEAN_ROWS)
         total, weight = moved.unbind(dim=2)  # (B, T, C)
         mean = total / torch.where(weight > 0, weight, torch.ones_like(weight))
@@ -278,9 +284,8 @@ class DetectorModel(nn.Module):
         came = torch.stack([there, there, has_error], dim=2)
         values, came = torch.cat([values, -values], dim=2), torch.cat([came, came], dim=2)  # lowest: highest of −value
         sign = torch.tensor([1.0, 1.0, 1.0, -1.0, -1.0, -1.0])[:, None]
-        had = torch.stack([before[:, 1], before[:, 1], before[:, 2]], dim=1) > 0
-        had = torch.cat([had, had], dim=1)  # (B, 6, C)
-        leak = self.scale / self.surprise.span
+        had = torch.cat([had_value, had_value, had_error] * 2, dim=1) > 0  # (B, 6, C)
+        leak = self.scale / self.surprise.span if self.surprise.span < NEVER else torch.zeros_like(self.scale)
         row = torch.arange(n_rows, dtype=x.dtype, device=x.device)[:, None, None]
         # What an extreme has lost by leaking since row 0 is added, so that the highest so far is a plain maximum.
         first = torch.where(had, sign * edges, torch.full_like(edges, -_FAR)) - leak
@@ -292,29 +297,32 @@ class DetectorModel(nn.Module):
         part, last = beyond.amax(dim=2), highest[:, -1]
         is_seen = last > -0.5 * _FAR
         edges = torch.where(is_seen, sign * (last - leak * row[-1]), torch.zeros_like(last))
-        after = torch.cat([moved[:, -1], is_seen[:, 2:3].to(x.dtype), edges], dim=1)
+        seen_now = is_seen[:, 2:3].to(x.dtype), is_seen[:, :1].to(x.dtype)
+        after = torch.cat([moved[:, -1], seen_now[0], edges, shift, seen_now[1]], dim=1)
         return part, part > -0.5 * _FAR, after
 
     def _levels(self, x: Tensor, before: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Parts of rows x, (B, T, C), by a level that holds still; where there are any; what is kept (B, 3, C).
+        """Parts of rows x, (B, T, C), by a level that holds still; where there are any; what is kept (B, 4, C).
 
-        Row by row: whether a level moves depends on the row before. A graph of it takes one row.
+        Values are taken above the first one, as in :meth:`_novelties`. Row by row: whether a level moves depends on
+        the row before. A graph of it takes one row.
         """
         there = x.isfinite()
         x = torch.where(there, x, torch.zeros_like(x)).clamp(-MOST, MOST)
-        level, off, n = before.unbind(dim=1)
+        level, off, n, shift = before.unbind(dim=1)
         keep, span = 0.5 ** (1 / self.surprise.smooth) if self.surprise.smooth else 0.0, self.surprise.span
         parts = []
         for row, came in zip(x.unbind(dim=1), there.unbind(dim=1), strict=True):
-            away = torch.where(came & (n > 0), row - level, torch.zeros_like(row))
+            shift = torch.where(came & (n == 0), row, shift)
+            away = torch.where(came & (n > 0), (row - shift) - level, torch.zeros_like(row))
             off = torch.where(came, keep * off + (1 - keep) * away, off)
-            part = off.abs() / torch.maximum(self.scale, (1e-6 * level.abs()).clamp(min=LEAST_WIDTH))
+            part = off.abs() / torch.maximum(self.scale, (1e-6 * (shift + level).abs()).clamp(min=LEAST_WIDTH))
             moves = came & ((n < span) | (part < GATE))
             rate = (1 / (n + 1)).clamp(min=1 - 0.5 ** (1 / span))
-            level = torch.where(n > 0, level + torch.where(moves, rate * away, torch.zeros_like(away)), row)
+            level = level + torch.where(moves & (n > 0), rate * away, torch.zeros_like(away))
             n = (n + came.to(n.dtype)).clamp(max=span)
             parts.append(part)
-        return torch.stack(parts, dim=1), there, torch.stack([level, off, n], dim=1)
+        return torch.stack(parts, dim=1), there, torch.stack([level, off, n, shift], dim=1)
 
     def _running_max(self, x: Tensor) -> Tensor:
         """Give the maximum so far along axis 1 of (B, T, 6, C)."""

@@ -25,6 +25,9 @@ class LiveSession(StreamSession):
         What ``export_onnx`` would write beside the graph of this model.
     """
 
+    is_live = True
+    """A model is stepped, not a graph."""
+
     def __init__(self, model: TXLModel, contract: Mapping[str, Any]) -> None:
         self._begin(fleet_of(_TorchSteps(model, contract)))
 

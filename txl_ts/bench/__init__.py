@@ -24,6 +24,7 @@ BENCHES = (
     "m4",
     "memory",
     "nab",
+    "parity",
     "precision",
     "ragged",
     "skab",

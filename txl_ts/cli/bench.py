@@ -24,7 +24,7 @@ def bench_program() -> typer.Typer:
     """Make the sub-commands of ``txl-ts bench``, one per bench."""
     program = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Rebuild a table of benchmarks/results.")
     plain = (clients, coverage, covariates, ett, fleet, heads, m4, precision, ragged, speed, step, tabular, uneven)
-    of_memory, of_alarms = (context, does_memory_help, memory), (alarms, nab, skab, tsb_ad, watching)
+    of_memory, of_alarms = (context, does_memory_help, memory), (alarms, nab, parity, skab, tsb_ad, watching)
     for bench in (*plain, *of_memory, *of_alarms):
         program.command(bench.__name__.replace("_", "-"))(bench)
     return program
@@ -124,6 +124,15 @@ def memory(
 def nab(data: Data, out: Out = RESULTS, seeds: Seeds = "0,1,2", baselines_only: BaselinesOnly = False) -> None:
     """Numenta Anomaly Benchmark: official and honest scores of 58 streams."""
     _run("nab", data, out, seeds=seeds, baselines_only=baselines_only, said={"seeds": (seeds, "0,1,2")})
+
+
+def parity(
+    data: Data,
+    out: Out = RESULTS,
+    seeds: Annotated[str, typer.Option(help="The first is used.", metavar="N")] = "0",
+) -> None:
+    """A detector over arrays, over streams and as a graph: how far they are apart on real rows."""
+    _run("parity", data, out, seeds=seeds, baselines_only=False, said={"seeds": (seeds, "0")})
 
 
 def precision(

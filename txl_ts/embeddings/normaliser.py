@@ -170,7 +170,7 @@ class RunningNormaliser(nn.Module):
         shift, seen, age, *kept = norm.split(1, dim=1)  # (B, 1, C) each
         raw, fast, slow = (Moments(*kept[i : i + 4]) for i in (0, 4, 8))
         here = present.to(x.dtype)
-        shift = torch.where(seen > 0, shift, _first_value(x, here))
+        shift = torch.where(seen > 0, shift, first_value(x, here))
         x = torch.where(present, (x - shift).clamp(-LARGEST, LARGEST), x.new_zeros(()))
         raw_rate, rate, slow_rate = self.rates
         raw_after = _moved(raw, x, here, rate=raw_rate, in_graph=self.in_graph)
@@ -343,7 +343,7 @@ def _decayed_sum(values: Tensor, decay: Tensor | None) -> Tensor:
     return values if decay is None else decay[None] @ values
 
 
-def _first_value(x: Tensor, here: Tensor) -> Tensor:
+def first_value(x: Tensor, here: Tensor) -> Tensor:
     """Give each lane's first value in the call, (B, 1, C); 0 where there is none, since missing rows hold 0."""
     if x.shape[1] == 1:
         return x

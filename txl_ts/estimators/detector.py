@@ -64,7 +64,8 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
     tail : {"empirical", "gpd"}
         ``"gpd"`` fits a tail beyond the held-out scores, and allows any budget.
     online : bool
-        In :meth:`update` and in a watch, rows that do not alarm take the place of the oldest calibration rows.
+        In a watch, rows that do not alarm take the place of the oldest calibration rows. (:meth:`update` judges by the
+        calibration of ``fit``, as :meth:`detect` and the graph do.)
     kind : {"surprise", "deviation", "novelty", "level"}
         ``"surprise"``: −log₁₀ of the probability of lying so far out of the forecast distribution, of all sensors
         together; ``"deviation"``: distance from the forecast in deviations of the training errors, of the worst sensor;

@@ -103,8 +103,7 @@ def train_detector(
         history = SensorTrainer(core, rows, surprise.horizons, settings).run()
     scale = _scale(core, lanes, lane_roles, n_channels=n_channels if independent else 1)
     if surprise.kind == "novelty":
-        width = np.nanmax(values, axis=0) - np.nanmin(values, axis=0)
-        scale = tuple(width.tolist()) * (n_channels // len(width))
+        scale = _ranges(runs)
     if surprise.kind == "level":
         scale = _level_scale(runs, roles, surprise)
     surprise = replace(surprise, scale=scale)
@@ -135,6 +134,14 @@ def _units(rows: NDArray[np.float32], role: NDArray[np.int8]) -> NDArray[np.floa
         size = np.nanmean(np.abs(inside), axis=0) if len(inside) else np.ones(rows.shape[1])
     size = np.where(size > 0, size, 1.0)
     return np.where(unit > 1e-7 * size, unit, size).astype(np.float32)
+
+
+def _ranges(runs: list[NDArray[np.float32]]) -> tuple[float, ...]:
+    """Give highest less lowest value of each channel; 0 of one without a value."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        width = np.nanmax(rows := np.concatenate(runs), axis=0) - np.nanmin(rows, axis=0)
+    return tuple(np.nan_to_num(width).tolist())
 
 
 def _level_scale(

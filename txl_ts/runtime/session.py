@@ -77,6 +77,8 @@ class StreamSession(Swapping):
     >>> session.step({"meter-7": {"time": 1_704_067_200_000_000_000, "values": {"y": 3.1}}})  # doctest: +SKIP
     """
 
+    is_live = False
+
     def __init__(
         self,
         model: str | PathLike[str] | bytes,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from txl_ts.calibration import Calibration
-from txl_ts.errors import FileFormatError, ParameterError, TxlWarning
+from txl_ts.errors import FileFormatError, ParameterError, TxlError, TxlWarning
 from txl_ts.forms import check_form
 from txl_ts.runtime.contract import Contract
 from txl_ts.runtime.session import StreamSession
@@ -80,6 +80,45 @@ def open_graph_watch(path: str | PathLike[str], *, session: Mapping[str, Any] | 
         See :func:`watch_over`.
     """
     return watch_over(StreamSession(fspath(path), **(session or {})), **options)
+
+
+def moved_watch(watch: Watch, model: Any, *, history: Any = None) -> dict[str, Any]:
+    """Move a watch to the detector of a later fit: its streams, its score and its calibration; the budget stays.
+
+    Parameters
+    ----------
+    watch : Watch
+        As :func:`watch_over` opened it. Learned scores are forgotten: those of two models do not compare. Where the new
+        detector scores in another way, streams warm up again.
+    model, history
+        Of :meth:`StreamSession.swap`.
+
+    Returns
+    -------
+    dict
+        What ``swap`` reports.
+
+    Raises
+    ------
+    ParameterError
+        If the new detector's held-out rows cannot support the budget, or the model is no detector.
+    StateError, FileFormatError
+        As ``swap``. In all cases the old detector goes on.
+    """
+    session, old = watch.model, watch.calibration
+    if not isinstance(session, StreamSession) or not isinstance(old, Calibration):
+        raise ParameterError("the watch is not over a detector: take its session's `swap` and its own `recalibrate`.")
+    budget = {name: getattr(old.budget, name) for name in ("contamination", "false_alarms", "per", "n_streams")}
+    report = session.swap(model, history=history)
+    try:
+        score = score_of(session.contract)
+        calibration = calibration_of(session.contract, **budget, step=old.step_, tail=old.tail, online=old.online)
+    except TxlError:
+        session.roll_back()
+        raise
+    watch.recalibrate(calibration, score=score)
+    session.settle()
+    return report
 
 
 def score_of(contract: Contract) -> Surprise:

@@ -243,13 +243,13 @@ class Surprise:
     def _novelties(
         self, x: NDArray[np.float64], error: NDArray[np.float64], before: list[list[float]]
     ) -> tuple[NDArray[np.float64], Any]:
-        """Give the parts of values (C,), and what is kept: mean, its weight, whether errors came, highest, lowest."""
+        """Give the parts of values (C,), and what is kept: mean, weight, whether errors came, highest, lowest, seen."""
         n, scale = len(x), np.broadcast_to(np.asarray(self.scale, np.float64), len(x))
-        leak = scale / self.span
-        total, weight, had_error, *edges = np.array(before or [[0.0] * n] * 9, np.float64)
+        leak = scale / self.span if self.span < NEVER else 0.0 * scale
+        total, weight, had_error, *edges, had_value = np.array(before or [[0.0] * n] * 10, np.float64)
         keep = 0.5 ** (1 / MEAN_ROWS)
         x, error = np.clip(x, -MOST, MOST), np.clip(error, -MOST, MOST)
-        there, has_error, was_seen = ~np.isnan(x), ~np.isnan(error), weight > 0
+        there, has_error, was_seen = ~np.isnan(x), ~np.isnan(error), had_value > 0
         total = keep * total + (1 - keep) * np.where(there, x, 0.0)
         weight = keep * weight + (1 - keep) * there
         mean = total / np.where(weight > 0, weight, 1.0)
@@ -261,7 +261,7 @@ class Surprise:
             parts.append(np.where(came & seen, np.maximum(value - high, low - value) / width, np.nan))
             highs.append(np.where(seen, np.where(came, np.fmax(high, value), high), np.where(came, value, 0.0)))
             lows.append(np.where(seen, np.where(came, np.fmin(low, value), low), np.where(came, value, 0.0)))
-        after = [total, weight, np.maximum(had_error, has_error), *highs, *lows]
+        after = [total, weight, np.maximum(had_error, has_error), *highs, *lows, np.maximum(had_value, there)]
         return np.fmax.reduce(parts), [one.tolist() for one in after]
 
     def _levels(self, x: NDArray[np.float64], before: list[list[float]]) -> tuple[NDArray[np.float64], Any]:
@@ -312,7 +312,7 @@ class Surprise:
         )
         if not fits or (any(state["ahead"]) and 0.5 not in state["levels"]):
             raise ValueError("its forecasts are not of these channels and their levels")
-        for name, n in (("smooth", 2), ("kept", {"novelty": 9, "level": 3}.get(self.kind, 0))):
+        for name, n in (("smooth", 2), ("kept", {"novelty": 10, "level": 3}.get(self.kind, 0))):
             if state[name] and [len(one) for one in state[name]] != [n_columns] * n:
                 raise ValueError(f"its {name!r} is not of these channels")
 

@@ -12,7 +12,7 @@ import numpy as np
 from txl_ts.config import check_choice, check_integer
 from txl_ts.errors import ParameterError, StateError
 from txl_ts.forms import check_form
-from txl_ts.instants import read_stamp, shown_stamp
+from txl_ts.instants import read_duration, read_stamp, shown_stamp
 from txl_ts.stream.alerts import ANOMALY, Alert, Alerts, Seen
 from txl_ts.stream.alerts import FORM as ALERTS_FORM
 from txl_ts.stream.intake import FORM as INTAKE_FORM
@@ -31,6 +31,7 @@ _NOW = {
     "at": (int, None),
     "calibration": ...,
     "alarmed": {str: [float]},
+    "kept_out": ([int], None),
 }
 _STREAM = {
     "now": _NOW,
@@ -154,8 +155,10 @@ class Watch:
         Gives p-values and the level that alarms. Without it scores are given, and anomalies do not alert.
     alerts : Alerts, optional
         By default every kind alerts at once.
-    protect_memory : bool
-        True: the model gets missing values instead of a row that alarms, so that its memory stays normal.
+    protect_memory : bool or duration
+        True: the model gets missing values instead of a row that alarms, so that its memory stays normal. A new level
+        is then strange for ever; with a duration, such as ``"1h"``, it is so for the first hour of an episode: later
+        rows enter the memory whether they alarm or not, until none has alarmed for as long.
     score_while_warming : bool
         False: no score while the model is warming up.
     on_revision : {"raise", "rewind"}
@@ -179,7 +182,7 @@ class Watch:
         score: Scorer | None = None,
         calibration: Calibration | None = None,
         alerts: Alerts | None = None,
-        protect_memory: bool = False,
+        protect_memory: Any = False,
         score_while_warming: bool = False,
         on_revision: str = "raise",
         epoch_rows: int = 1000,
@@ -187,11 +190,14 @@ class Watch:
     ) -> None:
         check_choice("on_revision", on_revision, REVISIONS)
         if protect_memory and calibration is None:
-            raise ParameterError("protect_memory=True needs a calibration: without one no row alarms.")
+            raise ParameterError(f"protect_memory={protect_memory!r} needs a calibration: without one no row alarms.")
         self.intake, self.model = intake, model
         self.score: Scorer = Surprise() if score is None else score
         self.calibration, self.alerts = calibration, Alerts() if alerts is None else alerts
-        self.protect_memory, self.score_while_warming = protect_memory, score_while_warming
+        self.protect_memory, self.score_while_warming = bool(protect_memory), score_while_warming
+        self.longest_kept_out = (
+            None if isinstance(protect_memory, bool) else read_duration("protect_memory", protect_memory, at_least=1)
+        )
         self.keeps_epochs = on_revision == "rewind"
         self.epoch_rows = check_integer("epoch_rows", epoch_rows, at_least=1)
         self.n_epochs = check_integer("n_epochs", n_epochs, at_least=1)
@@ -270,12 +276,24 @@ class Watch:
         if false:
             now["calibration"] = self.calibration.learn(scores, now["calibration"])
 
-    def recalibrate(self, calibration: Calibration) -> None:
-        """Take another calibration for all streams, as after a retrain; what the old one learned is forgotten."""
-        self.calibration = calibration
+    def recalibrate(self, calibration: Calibration, *, score: Scorer | None = None) -> None:
+        """Take another calibration for all streams, as after a retrain; what the old one learned is forgotten.
+
+        Parameters
+        ----------
+        calibration : object
+        score : Scorer, optional
+            The new model's, if it scores in another way. What it cannot go on with is forgotten: the stream warms up.
+        """
+        self.calibration, self.score = calibration, self.score if score is None else score
         for stream in self._streams.values():
             for now in (stream["now"], *(epoch["now"] for epoch in stream["epochs"])):
                 now.update(calibration=calibration.open(), alarmed={})
+                try:
+                    if now["ahead"] is not None:
+                        self.score.check(now["ahead"]["score"], n_columns=len(self.intake.columns))
+                except ValueError:
+                    now["ahead"] = None
 
     def close(self, name: StreamName) -> None:
         """Forget a stream."""
@@ -299,6 +317,7 @@ class Watch:
         now: dict[str, Any] = {"intake": self.intake.open(), "alerts": self.alerts.open(), "ahead": None, "at": None}
         now["calibration"] = None if self.calibration is None else self.calibration.open()
         now["alarmed"] = {}  # alert id: scores of its rows that alarmed, for feedback
+        now["kept_out"] = None  # first and last alarm of the episode, where a memory is protected
         return {"now": now, "epochs": [], "log": [], "n_revisions": 0, "said": []}
 
     def _walk(self, taken: Mapping[StreamName, tuple[list[Row], dict[str, Any]]]) -> dict[StreamName, list[Watched]]:
@@ -322,7 +341,7 @@ class Watch:
                     self._forget(name)
                 found[name].append(self._judged(name, row))
                 if row.is_used:
-                    is_kept_out = self.protect_memory and self._is_alarm(found[name][-1].p_value)
+                    is_kept_out = self._is_kept_out(name, row, found[name][-1].p_value)
                     values = dict.fromkeys(row.values) if is_kept_out else row.values
                     inputs[name] = {"time": row.stamp, "values": values}
             if inputs:
@@ -334,7 +353,7 @@ class Watch:
     def _forget(self, name: StreamName) -> None:
         if name in self.model.streams:
             self.model.reset(name)
-        self._streams[name]["now"]["ahead"] = None
+        self._streams[name]["now"].update(ahead=None, kept_out=None)
 
     def _note(self, name: StreamName, result: Any) -> None:
         """Keep what was said about the next rows."""
@@ -412,6 +431,19 @@ class Watch:
             alarmed = dict(now["alarmed"])
             alarmed[episode["id"]] = [*alarmed.get(episode["id"], []), score][-_SCORES_KEPT:]
             now["alarmed"] = dict(list(alarmed.items())[-_ALERTS_KEPT:])
+
+    def _is_kept_out(self, name: StreamName, row: Row, p_value: float) -> bool:
+        """Whether the model must not see a row; notes how long that has been so."""
+        if not (self.protect_memory and self._is_alarm(p_value)):
+            return False
+        longest, now = self.longest_kept_out, self._streams[name]["now"]
+        if longest is None:
+            return True
+        # Alarms that are less than that apart are one episode: a row that looks right now and then does not begin anew.
+        first, last = now["kept_out"] or (row.stamp, row.stamp)
+        first = first if row.stamp - last < longest else row.stamp
+        now["kept_out"] = [first, row.stamp]
+        return bool(row.stamp - first < longest)
 
     def _is_alarm(self, p_value: float) -> bool:
         return self.calibration is not None and p_value <= self.calibration.alpha
