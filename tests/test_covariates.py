@@ -387,6 +387,17 @@ def test_at_most_five_missing_cells_are_shown(covered):
     assert "futr_df=make_future_frame(h=3)" in str(caught.value)
 
 
+def test_a_frame_of_other_series_or_times_is_told_what_it_holds(covered, coming):
+    futr = only_futr(coming)
+    with pytest.raises(FrameError, match=r"futr_df holds other series, such as 'X', and lacks 18 cells"):
+        covered.predict(futr_df=futr.assign(unique_id="X"))
+    late = futr.ds + pd.Timedelta(days=30)
+    with pytest.raises(
+        FrameError, match=r"futr_df holds other times, from 2024-02-05 20:00 to 2024-02-07 19:00, and lacks"
+    ):
+        covered.predict(futr_df=futr.assign(ds=late))
+
+
 def bad_fits():
     yield {"hist_cols": "load"}, ParameterError, r"hist_cols='load' must be a list"
     yield {"hist_cols": [3]}, ParameterError, "must hold column names, strings, got 3"
@@ -395,7 +406,12 @@ def bad_fits():
     yield {"futr_cols": ["y"]}, ParameterError, "is also in the id, time or target column"
     yield {"cat_cols": ["free"]}, ParameterError, r"cat_cols names \['free'\], which have no role"
     yield {"futr_cols": ["tmp"]}, ColumnError, "futr column 'tmp' is not in the frame.*Did you mean 'temp'"
-    yield {"futr_cols": ["free"]}, ColumnError, "futr column 'free' must hold numbers"
+    yield {"futr_cols": ["free"]}, ColumnError, "futr column 'free' must hold numbers.*name it in cat_cols"
+    yield (
+        {"time_col": pd.Series(["ds"])},
+        ParameterError,
+        "time_col must be the name of a column, a string, got a Series",
+    )
     yield {"static_cols": ["size"]}, ParameterError, r"static_cols need static_df=…, and it is missing for 3 series"
     yield {"static_cols": ["region"], "cat_cols": ["region"]}, ParameterError, "need static_df"
     yield {"static_df": "static"}, ParameterError, "static_df was given, and no static_cols"

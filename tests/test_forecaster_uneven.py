@@ -308,6 +308,8 @@ def test_asked_times_that_cannot_be_are_refused(fitted, rows):
 def test_what_does_not_go_with_uneven_time_is_refused_by_name(fitted, rows, tmp_path):
     with pytest.raises(ParameterError, match=r"calibrate\(\) counts misses by step ahead"):
         fitted.calibrate()
+    with pytest.raises(ParameterError, match=r"effective_context\(\) cuts the context by rows"):
+        fitted.effective_context()
     for call in ("export_onnx", "export_state"):
         with pytest.raises(ExportError, match=rf"{call} cannot work yet for uneven time \(freq=None\)"):
             getattr(fitted, call)(tmp_path / "out")

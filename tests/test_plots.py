@@ -10,7 +10,7 @@ from txl_ts.errors import ColumnError, MissingExtraError, ParameterError
 from txl_ts.plots import Band, bands_of, plot_backtest, plot_forecast, plot_watch
 from txl_ts.stream import Alert, Row, Watched
 
-pytest.importorskip("matplotlib", reason="pictures need the extra `plot`")
+date2num = pytest.importorskip("matplotlib.dates", reason="pictures need the extra `plot`").date2num
 
 
 def line(axes, label):
@@ -79,11 +79,32 @@ def test_a_line_breaks_at_a_long_gap():
     assert np.isnan(line(figure.axes[0], "history")[1]).sum() == 1
 
 
-def test_zones_are_drawn_in_wall_time():
-    forecast = forecast_of(("a",))
-    forecast["ds"] = pd.date_range("2024-06-01 12:00", periods=3, freq="h", tz="Europe/Berlin")
-    times, _ = line(plot_forecast(forecast).axes[0], "median forecast")
-    assert times[0] == np.datetime64("2024-06-01T12:00")
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "UTC"])
+def test_lines_never_go_back_when_summer_time_ends_and_ticks_show_the_clock_of_the_zone(zone, frame):
+    begin = pd.Timestamp("2024-10-27 00:00" if zone == "Europe/Berlin" else "2024-11-03 00:00", tz=zone)
+    forecast = forecast_of(("a",), n=30)
+    ds = pd.date_range(begin, periods=30, freq="h")
+    forecast["ds"] = ds
+    axes = plot_forecast(frame({name: forecast[name].tolist() for name in forecast})).axes[0]
+    times, _ = line(axes, "median forecast")
+    np.testing.assert_array_equal(np.diff(times), np.timedelta64(1, "h"))
+    axes.figure.canvas.draw()
+    first = axes.xaxis.get_major_formatter().format_ticks(date2num(ds[[3, 4]].to_pydatetime()))
+    assert first == [f"{stamp:%H:%M}" for stamp in ds[[3, 4]]]
+
+
+def test_a_cutoff_is_named_in_the_clock_of_the_zone():
+    parts = [forecast_of(("a",)).assign(cutoff=hour) for hour in (10, 13)]
+    frame = pd.concat(parts, ignore_index=True).assign(y=1.0)
+    day = pd.Timestamp("2024-06-01", tz="Europe/Berlin")
+    frame["ds"] = day + pd.to_timedelta(frame.cutoff + np.tile([1, 2, 3], 2), unit="h")
+    frame["cutoff"] = day + pd.to_timedelta(frame.cutoff, unit="h")
+    for cutoff in (pd.Timestamp("2024-06-01 13:00"), pd.Timestamp("2024-06-01 11:00", tz="UTC")):
+        (axes,) = plot_backtest(frame, cutoffs=[cutoff]).axes
+        marks = [artist.get_xdata()[0] for artist in axes.lines if artist.get_label() == "cutoff"]
+        assert marks == [np.datetime64("2024-06-01T11:00")]  # drawn in UTC
+    with pytest.raises(ParameterError, match=r"it has .*2024-06-01 10:00:00\+0200"):
+        plot_backtest(frame, cutoffs=[pd.Timestamp("2024-06-02")])
 
 
 def test_a_backtest_shows_the_last_cutoffs_that_do_not_overlap():

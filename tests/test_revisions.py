@@ -115,7 +115,9 @@ def test_rows_from_before_the_oldest_epoch_are_refused_by_name_and_nothing_chang
         forecaster.update(part(later, first, first + 2), on_revision="rewind", epoch_rows=6)
     before, n = bits(forecaster), forecaster._epochs.nbytes
     rows = pd.concat([corrected(later, "T1", 2, 1.0), corrected(later, "T3", 29, 1.0)])
-    with pytest.raises(StampError, match=r"1 series have revised rows .*'T1' starts \d+ rows before its oldest epoch"):
+    with pytest.raises(
+        StampError, match=r"1 series have revised rows .*'T1' starts \d+ rows before the oldest that is kept"
+    ):
         forecaster.update(rows, on_revision="rewind")
     assert bits(forecaster) == before
     assert forecaster._epochs.nbytes == n
@@ -123,10 +125,10 @@ def test_rows_from_before_the_oldest_epoch_are_refused_by_name_and_nothing_chang
 
 def test_rows_of_the_fit_cannot_be_revised(forecaster, make_rows, later):
     last = make_rows()[lambda df: df.unique_id == "T1"].tail(1)
-    with pytest.raises(StampError, match="'T1' has no epoch"):
+    with pytest.raises(StampError, match="'T1' keeps no rows"):
         forecaster.update(last, on_revision="rewind")
     forecaster.update(later, on_revision="rewind")
-    with pytest.raises(StampError, match="'T1' starts 1 rows before its oldest epoch"):
+    with pytest.raises(StampError, match="'T1' starts 1 rows before the oldest that is kept"):
         forecaster.update(last, on_revision="rewind")
 
 
@@ -199,7 +201,7 @@ def test_a_file_begins_anew(forecaster, later, tmp_path):
     forecaster.update(later, on_revision="rewind")
     forecaster.save(tmp_path / "m.txl")
     again = TXLForecaster.load(tmp_path / "m.txl")
-    with pytest.raises(StampError, match="'T1' has no epoch"):
+    with pytest.raises(StampError, match="'T1' keeps no rows"):
         again.update(corrected(later, "T1", 4, 25.0), on_revision="rewind")
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from txl_ts import TXLForecaster
-from txl_ts.errors import ColumnError
+from txl_ts.errors import ColumnError, ParameterError
 from txl_ts.losses import LOSSES, forecast_loss
 
 COLUMNS = ["TXL", "TXL_ql0.1", "TXL_ql0.8"]
@@ -95,6 +95,11 @@ def test_weights_are_read_with_gaps_and_any_order(tiny, rows, frame):
     plain = TXLForecaster(**{**tiny, "max_epochs": 0}).fit(holes.drop(columns="w"))
     told = model.predict()["TXL"]
     np.testing.assert_allclose(np.asarray(told, float), plain.predict()["TXL"], rtol=1e-4)
+
+
+def test_weights_are_a_column_and_no_array(tiny, rows):
+    with pytest.raises(ParameterError, match="sample_weight must be the name of a column of the frame, got ndarray"):
+        TXLForecaster(**tiny).fit(rows, sample_weight=np.ones(len(rows)))
 
 
 MISTAKES = {

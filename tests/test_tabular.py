@@ -330,6 +330,12 @@ def test_infinity_and_what_float32_cannot_hold_are_told(data, value):
         TXLClassifier(**TINY).fit(np.where(X > 2, value, X.astype(float)), y)
 
 
+def test_a_column_of_words_is_named_with_its_cure(frame):
+    X = frame({"flow": [1.0, 2.0, 3.0], "kind": ["a", "b", "a"]})
+    with pytest.raises(ColumnError, match=r"column 'kind' of X must hold numbers.*OneHotEncoder"):
+        TXLClassifier(**TINY).fit(X, [0, 1, 0])
+
+
 def test_labels_that_fit_nothing_are_told():
     X, y = panel_of()
     with pytest.raises(ShapeError, match=r"y has shape \(11,\) and X \(12, 9, 2\).*one per series, \(12,\), or"):

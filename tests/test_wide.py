@@ -234,4 +234,4 @@ def test_a_picture_of_one_wide_series_without_ids(small, rows):
     pytest.importorskip("matplotlib")
     alone = rows[rows.unique_id == "a"].drop(columns="unique_id")
     model = TXLForecaster(**{**small, "max_epochs": 0}).fit(alone, id_col=None, target_col=TARGETS)
-    assert [axes.get_title(loc="left") for axes in model.plot(alone).axes] == ["series/load", "series/flow"]
+    assert [axes.get_title(loc="left") for axes in model.plot(alone).axes] == ["load", "flow"]

@@ -11,7 +11,9 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Literal
+from zoneinfo import ZoneInfo
 
 import narwhals.stable.v2 as nw
 import numpy as np
@@ -110,7 +112,7 @@ def plot_forecast(
         _draw_forecast(axes, part, bands, time_col, model_col, joined_to=last)
         if name in came:
             _draw_actuals(axes, came[name], time_col, target_col, joined_to=last)
-        _finish(axes, name, target_col)
+        _finish(axes, name, target_col, zone=_zone_of(forecast, time_col))
     _legend(figure)
     return figure
 
@@ -154,14 +156,14 @@ def plot_backtest(
     ParameterError
         If a series or a cutoff is not there.
     """
-    table = _columns(frame, id_col, time_col, cutoff_col, model_col, target_col)
+    table, zone = _columns(frame, id_col, time_col, cutoff_col, model_col, target_col), _zone_of(frame, time_col)
     past = {} if history is None else _by_series(_columns(history, id_col, time_col, target_col), id_col)
     parts = _by_series(table, id_col)
     bands = bands_of(table.columns, model_col)
     figure, panels = _panels(_picked(parts, ids))
     for axes, name in panels:
         part = parts[name]
-        chosen = _chosen_cutoffs(part, cutoffs, time_col, cutoff_col)
+        chosen = _chosen_cutoffs(part, cutoffs, time_col, cutoff_col, zone=zone)
         shown = part.filter(nw.col(cutoff_col).is_in(chosen))
         rows = past.get(name, shown.unique(time_col)).filter(nw.col(time_col) <= shown[time_col].max()).sort(time_col)
         begun = len(rows.filter(nw.col(time_col) <= min(chosen)))
@@ -176,7 +178,7 @@ def plot_backtest(
             joined = (_moments([cutoff])[0], last) if np.isfinite(last) else None
             _draw_forecast(axes, one, bands, time_col, model_col, joined_to=joined)
             axes.axvline(_moments([cutoff])[0], color=INK, lw=0.7, ls=":", alpha=0.6, label="cutoff")
-        _finish(axes, name, target_col)
+        _finish(axes, name, target_col, zone=zone)
     _legend(figure)
     return figure
 
@@ -395,10 +397,29 @@ def _columns(frame: Any, id_col: str | None, *needed: str) -> nw.DataFrame[Any]:
             f"the frame to draw has no column {missing[0]!r}; it has {table.columns[:8]}. Name the columns with "
             "id_col, time_col, target_col and model_col; id_col=None is one series without a name."
         )
-    for column, kind in table.schema.items():
-        if isinstance(kind, nw.Datetime) and kind.time_zone is not None:
-            table = table.with_columns(nw.col(column).dt.replace_time_zone(None))  # drawn in wall time
+    table = table.with_columns(*(_in_utc(table[name]) for name in names if _zone_in(table[name]) is not None))
     return table.sort([*([] if id_col is None else [id_col]), needed[0]])
+
+
+def _zone_of(frame: Any, time_col: str) -> tzinfo | None:
+    return _zone_in(nw.from_native(frame, eager_only=True)[time_col])
+
+
+def _zone_in(series: nw.Series[Any]) -> tzinfo | None:
+    if series.implementation.is_pandas():  # narwhals (2.29) does not know the zones of pandas with an underscore
+        zone: tzinfo | None = getattr(series.to_native().dtype, "tz", None)
+        return zone
+    name = getattr(series.dtype, "time_zone", None)
+    if name is None:
+        return None
+    return datetime.strptime(name, "%z").tzinfo if name[0] in "+-" else ZoneInfo(name)
+
+
+def _in_utc(series: nw.Series[Any]) -> nw.Series[Any]:
+    """Stamps in UTC and without a zone: wall time would go back once a year, and the line with it."""
+    if series.implementation.is_pandas():
+        return nw.from_native(series.to_native().dt.tz_convert(None), series_only=True)
+    return series.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
 
 
 def _by_series(table: nw.DataFrame[Any], id_col: str | None) -> dict[Any, nw.DataFrame[Any]]:
@@ -420,13 +441,15 @@ def _picked(parts: Mapping[Any, Any], ids: Sequence[str | int] | None) -> list[A
     return list(ids)
 
 
-def _chosen_cutoffs(part: nw.DataFrame[Any], cutoffs: int | Sequence[Any], time_col: str, cutoff_col: str) -> list[Any]:
+def _chosen_cutoffs(
+    part: nw.DataFrame[Any], cutoffs: int | Sequence[Any], time_col: str, cutoff_col: str, *, zone: tzinfo | None
+) -> list[Any]:
     known = sorted(part[cutoff_col].unique().to_list())
     if not isinstance(cutoffs, int):
-        wanted = {_wall(cutoff) for cutoff in cutoffs}
+        wanted = {_moment(cutoff, zone) for cutoff in cutoffs}
         there = [cutoff for cutoff in known if cutoff in wanted]
         if not there:
-            raise ParameterError(f"none of cutoffs={list(cutoffs)[:5]} is in the frame; it has {known[-3:]}.")
+            raise ParameterError(f"none of cutoffs={list(cutoffs)[:5]} is in the frame; it has {_shown(known, zone)}.")
         return there
     span = part.filter(nw.col(cutoff_col) == known[-1])[time_col].max() - known[-1]
     chosen = [known[-1]]
@@ -524,21 +547,30 @@ def _moments(times: Any) -> Array:
     return array.astype("datetime64[us]") if array.dtype.kind in "MO" else array
 
 
-def _wall(stamp: Any) -> Any:
-    return stamp.replace(tzinfo=None) if getattr(stamp, "tzinfo", None) is not None else stamp
+def _moment(stamp: Any, zone: tzinfo | None) -> Any:
+    """A stamp as the table has it: in UTC where there is a zone. One without is wall time."""
+    if zone is None or not hasattr(stamp, "tzinfo"):
+        return stamp
+    known = stamp.replace(tzinfo=zone) if stamp.tzinfo is None else stamp
+    return known.astimezone(UTC).replace(tzinfo=None)
+
+
+def _shown(stamps: Sequence[Any], zone: tzinfo | None) -> list[Any]:
+    last = list(stamps[-3:])
+    return last if zone is None else [stamp.replace(tzinfo=UTC).astimezone(zone) for stamp in last]
 
 
 def _numbers(column: nw.Series[Any]) -> Array:
     return np.asarray(column.cast(nw.Float64).to_numpy(), np.float64)
 
 
-def _finish(axes: Axes, name: Any, target_col: str) -> None:
+def _finish(axes: Axes, name: Any, target_col: str, *, zone: tzinfo | None = None) -> None:
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
     if any(np.asarray(line.get_xdata(orig=True)).dtype.kind == "M" for line in axes.lines):
-        locator = AutoDateLocator(minticks=4, maxticks=8)  # type: ignore[no-untyped-call]
+        locator = AutoDateLocator(tz=zone, minticks=4, maxticks=8)  # type: ignore[no-untyped-call]
         axes.xaxis.set_major_locator(locator)
-        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=zone))  # type: ignore[no-untyped-call]
     axes.margins(x=0.01)
     axes.grid(alpha=0.25, lw=0.6)
     axes.spines[["top", "right"]].set_visible(False)

@@ -63,8 +63,8 @@ def forecast_columns(
         columns[f"{NAME}-mean"] = MEAN
     if level is not None:
         for width in sorted(_numbers("level", level), reverse=True):
-            if not 0 < width < 100:
-                raise ParameterError(f"level={width!r} must lie in (0, 100) percent. Take for example level=[80].")
+            if not 1 <= width < 100:  # a share of 0.8 is not meant as 0.8 percent
+                raise ParameterError(f"level={width!r} must lie in [1, 100) percent. Take for example level=[80].")
             columns[f"{NAME}-lo-{width:g}"] = round((1 - width / 100) / 2, 10)
         for width in sorted(_numbers("level", level)):
             columns[f"{NAME}-hi-{width:g}"] = round((1 + width / 100) / 2, 10)

@@ -205,8 +205,9 @@ class Epochs:
         if refused:
             raise StampError(
                 f"{len(refused)} series have revised rows from before what is kept to walk again: "
-                f"{', '.join(refused[:5])}. Nothing was changed. Give later rows only, keep more with a larger "
-                "epoch_rows from the first update(on_revision='rewind') on, or fit again."
+                f"{', '.join(refused[:5])}. Nothing was changed. Rows are kept from the first "
+                "update(on_revision='rewind') of a series on, at least epoch_rows of them: give later rows only, keep "
+                "more in time, or fit again."
             )
         return Again(Fleet.of_lanes(lanes), _panel_of(panel, rows), np.concatenate(asked), from_epoch)
 
@@ -223,9 +224,9 @@ class Epochs:
 
 def _told(name: SeriesId, own: Rows, epochs: Sequence[Epoch]) -> str:
     if not epochs:
-        return f"{name!r} has no epoch"
+        return f"{name!r} keeps no rows"
     early = int(epochs[0].was.last[0]) + 1 - int(own.ordinals[0])
-    return f"{name!r} starts {early} rows before its oldest epoch"
+    return f"{name!r} starts {early} rows before the oldest that is kept"
 
 
 def _panel_of(panel: Panel, rows: Sequence[Rows]) -> Panel:

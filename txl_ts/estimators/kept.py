@@ -325,10 +325,15 @@ class KeptMemories(ReadsFrames):
         ------
         NotFittedError, FrameError
         ParameterError
-            If there are too few rows that were not trained on, or the model never carries its memory.
+            If there are too few rows that were not trained on, the model never carries its memory, or time is uneven.
         """
         self._check_fitted()
         check_choice("loss", loss, ("pinball", "squared"))
+        if self._freq.is_uneven:
+            raise ParameterError(
+                "effective_context() cuts the context by rows, and where time is uneven (freq=None) a row is no length "
+                "of time. Compare cross_validation(df) of estimators with a larger and a smaller mem_len instead."
+            )
         if not self.carry_memory:
             raise ParameterError(
                 "carry_memory=False empties the memory at each segment: there is no context to measure."

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from txl_ts.frames import ONLY_SERIES, SERIES_COL, Panel, long_frame, melted, wide_frame
+from txl_ts.frames import SERIES_COL, Panel, long_frame, melted, wide_frame
 from txl_ts.plots import N_PANELS, plot_forecast
 
 if TYPE_CHECKING:
@@ -36,8 +36,9 @@ def draw_forecast(
     shown: Sequence[str | int] | None = None if style.id_col is None else names
     if targets:
         forecast = melted(forecast, targets=targets, style=style, value=None)
-        id_text = [ONLY_SERIES] if style.id_col is None else names
-        shown = [f"{name}/{target}" for name in id_text for target in targets][:N_PANELS]
+        shown = [f"{name}/{target}" for name in names for target in targets][:N_PANELS]
+        if style.id_col is None:
+            shown = list(targets)[:N_PANELS]
         columns |= {"id_col": style.id_col or SERIES_COL, "target_col": "y"}
     if df is None:
         return plot_forecast(forecast, ids=shown, **columns)

@@ -25,6 +25,7 @@ from txl_ts.frames import (
     after_ends,
     base_ids,
     check_calendar,
+    check_column_names,
     check_targets,
     read_ahead,
     read_asked,
@@ -78,6 +79,7 @@ class ReadsFrames(BaseEstimator):
     def _named_roles(self, df: Any, static_df: Any, names: dict[str, Any], **columns: Any) -> Roles:
         """Check the lists of columns of a call, and learn the categories of its frames."""
         targets = check_targets(names["target_col"]) or (names["target_col"],)
+        check_column_names(**names | {"target_col": targets[0]})
         roles = Roles.named(taken=[names["id_col"], names["time_col"], *targets], **columns)
         return with_vocabulary(roles, df=df, static_df=static_df)
 

@@ -6,6 +6,7 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
+import narwhals.stable.v2 as nw
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
@@ -107,10 +108,27 @@ def _panel_of(X: Any) -> tuple[int, int, int] | None:
 def _validated(estimator: BaseEstimator, X: Any, *, reset: bool) -> NDArray[np.float32]:
     # A value beyond float32 becomes infinite, and is then refused by name: no warning beside the error.
     with np.errstate(over="ignore"):
-        array: NDArray[np.float32] = validate_data(
-            estimator, X, reset=reset, dtype=np.float32, ensure_all_finite="allow-nan"
-        )
+        try:
+            array: NDArray[np.float32] = validate_data(
+                estimator, X, reset=reset, dtype=np.float32, ensure_all_finite="allow-nan"
+            )
+        except ValueError as error:
+            if (odd := _column_of_words(X)) is None:
+                raise
+            raise ColumnError(
+                f"column {odd!r} of X must hold numbers: {error}. Encode categories first, for example with a "
+                "ColumnTransformer that has a OneHotEncoder, or leave the column out."
+            ) from error
     return array
+
+
+def _column_of_words(X: Any) -> str | None:
+    """Name of the first column of a frame that holds text or categories."""
+    frame = nw.from_native(X, eager_only=True, pass_through=True)
+    if not isinstance(frame, nw.DataFrame):
+        return None
+    words = (nw.String, nw.Categorical, nw.Enum, nw.Object)
+    return next((name for name, dtype in frame.schema.items() if isinstance(dtype, words)), None)
 
 
 def series_codes(series_id: Any, *, n_rows: int) -> tuple[NDArray[np.int64], tuple[Name, ...] | None]:

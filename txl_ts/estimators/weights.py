@@ -9,7 +9,7 @@ import narwhals.stable.v2 as nw
 import numpy as np
 from numpy.typing import NDArray
 
-from txl_ts.errors import ColumnError
+from txl_ts.errors import ColumnError, ParameterError
 from txl_ts.frames import Panel, Roles, base_ids, check_targets
 
 
@@ -22,7 +22,14 @@ def without_column(
     ------
     ColumnError
         If the column is not there, or has another role.
+    ParameterError
+        If it is no name.
     """
+    if not isinstance(column, str):
+        raise ParameterError(
+            f"sample_weight must be the name of a column of the frame, got {type(column).__name__}. Put the weights "
+            "into the frame: df.assign(weight=…), sample_weight='weight'."
+        )
     frame = nw.from_native(df, eager_only=True, pass_through=True)
     if not isinstance(frame, nw.DataFrame):
         return df  # the reader says what is wrong with it

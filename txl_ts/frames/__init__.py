@@ -11,7 +11,7 @@ from txl_ts.frames.beside import run_of, with_calendar, with_static, with_vocabu
 from txl_ts.frames.calendar import calendar_features, check_calendar
 from txl_ts.frames.freq import Freq
 from txl_ts.frames.panel import ONLY_SERIES, CleaningReport, Panel
-from txl_ts.frames.read import read_long
+from txl_ts.frames.read import check_column_names, read_long
 from txl_ts.frames.roles import Covariates, Roles
 from txl_ts.frames.style import FrameStyle
 from txl_ts.frames.uneven import Asked, after_ends, with_gaps
@@ -42,6 +42,7 @@ __all__ = [
     "base_ids",
     "calendar_features",
     "check_calendar",
+    "check_column_names",
     "check_targets",
     "id_frame",
     "long_frame",

@@ -23,6 +23,8 @@ from txl_ts.frames.words import counted
 
 IntArray = npt.NDArray[np.int64]
 
+_NO_FUTR_DF = "futr_cols are known ahead, and without futr_df the forecast lacks"
+
 
 @dataclass(frozen=True)
 class Ahead:
@@ -85,12 +87,13 @@ def read_ahead(rows: Ahead, futr_df: Any, roles: Roles, *, mask_missing: bool, n
         If a cell is missing, or the frame cannot be used.
     """
     out = np.full((len(rows.ids), rows.n, len(roles.futr)), np.nan, np.float32)
+    stray = ""
     if futr_df is not None:
         if not roles.futr and rows.asked is None:
             raise ParameterError("futr_df was given, and no futr_cols. Name its columns in futr_cols of fit.")
-        _read(out, rows, futr_df, roles, nearest=nearest)
+        stray = _read(out, rows, futr_df, roles, nearest=nearest)
     if not mask_missing and roles.futr:
-        _refuse_missing(out, rows, roles, given=futr_df is not None)
+        _refuse_missing(out, rows, roles, what=_NO_FUTR_DF if futr_df is None else f"futr_df {stray}lacks")
     parts = [out]
     if roles.calendar:
         parts.append(calendar_features(rows.stamps(), roles.calendar, zone=rows.style.zone))
@@ -149,10 +152,10 @@ def _lanes(rows: Ahead, ids: tuple[SeriesId, ...]) -> IntArray:
     return np.array([lane_of.get(name, -1) for name in ids], np.int64)
 
 
-def _read(out: FloatArray, rows: Ahead, futr_df: Any, roles: Roles, *, nearest: bool) -> None:
-    """Fill in the cells that the frame has."""
+def _read(out: FloatArray, rows: Ahead, futr_df: Any, roles: Roles, *, nearest: bool) -> str:
+    """Fill in the cells that the frame has; gives words about a frame that has none of them."""
     frame, ids, codes, stamps = _open(futr_df, rows, roles.futr)
-    lane = _lanes(rows, ids)[codes]
+    lane, all_stamps = _lanes(rows, ids)[codes], stamps
     used = np.flatnonzero(lane >= 0)
     lane, stamps = lane[used], stamps[used]
     if rows.asked is not None:
@@ -177,6 +180,12 @@ def _read(out: FloatArray, rows: Ahead, futr_df: Any, roles: Roles, *, nearest: 
                 "or rescale the column."
             )
         out[lane, column, i] = values[used]
+    if len(used):
+        return ""
+    if not len(inside):
+        return f"holds other series, such as {ids[0]!r}, and "
+    first, last = (show(int(stamp), rows.style) for stamp in (all_stamps.min(), all_stamps.max()))
+    return f"holds other times, from {first} to {last}, and "
 
 
 def _on_grid(
@@ -206,7 +215,7 @@ def _refuse(
         )
 
 
-def _refuse_missing(out: FloatArray, rows: Ahead, roles: Roles, *, given: bool) -> None:
+def _refuse_missing(out: FloatArray, rows: Ahead, roles: Roles, *, what: str) -> None:
     missing = np.argwhere(np.isnan(out) & (True if rows.asked is None else rows.asked.inside[..., None]))
     if not len(missing):
         return
@@ -215,7 +224,6 @@ def _refuse_missing(out: FloatArray, rows: Ahead, roles: Roles, *, given: bool) 
         f"({rows.ids[lane]!r}, {show(int(stamps[lane, step]), rows.style)}, {roles.futr[i]!r})"
         for lane, step, i in missing[:5]
     ]
-    what = "futr_df lacks" if given else "futr_cols are known ahead, and without futr_df the forecast lacks"
     raise FrameError(
         f"{what} {counted(len(missing), 'cell')}, such as {', '.join(shown)}. Give "
         f"futr_df=make_future_frame(h={rows.n}) with the columns {list(roles.futr)} filled in, or on_missing='mask' to "

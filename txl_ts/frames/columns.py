@@ -101,9 +101,10 @@ def _missing_column(frame: Frame, role: str, column: str) -> str:
     index_names = getattr(getattr(frame.to_native(), "index", None), "names", None) or []
     if column in index_names:
         hint = " It is the frame's index: pass frame.reset_index()."
-    argument = _ARGUMENTS[role]
+    cure = f"Name it with {_ARGUMENTS[role]}=…, or add it to the frame"
+    cure += "; id_col=None takes the frame as one series." if role == "id column" else "."
     shown = ", ".join(map(repr, columns[:20])) + (" …" if len(columns) > 20 else "")
-    return f"{role} {column!r} is not in the frame, which has {shown}.{hint} Name it with {argument}=…."
+    return f"{role} {column!r} is not in the frame, which has {shown}.{hint} {cure}"
 
 
 # ------------------------------------------------------------------------------------------------------------------ ids
@@ -279,8 +280,10 @@ def read_number(frame: Frame, column: str, *, role: str) -> npt.NDArray[np.float
     series = frame[column]
     dtype = series.dtype
     if not (dtype.is_numeric() or isinstance(dtype, nw.Boolean)):
+        categories = "" if role == "target column" else " If it holds categories, name it in cat_cols of fit."
         raise ColumnError(
-            f"{role} {column!r} must hold numbers, got {type_text(series)}{_such_as(series)}. {_number_cure(series)}"
+            f"{role} {column!r} must hold numbers, got {type_text(series)}{_such_as(series)}. "
+            f"{_number_cure(series)}{categories}"
         )
     numbers = series.cast(nw.Float64) if isinstance(dtype, _NOT_IN_NUMPY) else series
     if isinstance(dtype, nw.Float32):

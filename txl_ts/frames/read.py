@@ -150,13 +150,19 @@ def read_long(
     return panel
 
 
-def _check_settings(**settings: Any) -> None:
-    for name in ("id_col", "time_col", "target_col"):
-        if not isinstance(settings[name], str) and not (name == "id_col" and settings[name] is None):
+def check_column_names(**names: Any) -> None:
+    """Raise ParameterError unless the columns of a call are named by strings; ``id_col`` may be None."""
+    for argument, name in names.items():
+        if not isinstance(name, str) and not (argument == "id_col" and name is None):
+            got = repr(name) if isinstance(name, int | float | None) else f"a {type(name).__name__}"
             raise ParameterError(
-                f"{name} must be the name of a column, a string, got {settings[name]!r}. "
+                f"{argument} must be the name of a column, a string, got {got}. "
                 "Rename the columns of the frame if they are numbered."
             )
+
+
+def _check_settings(**settings: Any) -> None:
+    check_column_names(**{name: settings[name] for name in ("id_col", "time_col", "target_col")})
     for name, allowed in {"align": ("error", "nearest"), "on_bad_series": ("raise", "skip")}.items():
         if settings[name] not in allowed:
             raise ParameterError(f"{name} must be one of {allowed}, got {settings[name]!r}.")
@@ -288,6 +294,8 @@ def _check_kind(freq: Freq, style: FrameStyle) -> None:
     if freq.is_integer != (style.unit == "integer"):
         held = "integers" if style.unit == "integer" else "datetimes"
         cure = "an integer such as freq=1" if style.unit == "integer" else "a length of time such as freq='1h'"
+        if freq.is_uneven:
+            cure = "freq=None, which takes the median step as the unit"
         raise FrequencyError(
             f"freq={freq.text!r} does not fit time column {style.time_col!r}, which holds {held}. Give {cure}."
         )

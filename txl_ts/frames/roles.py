@@ -69,7 +69,7 @@ class Roles:
         """
         lists = {name: _names(name, value) for name, value in columns.items()}
         hist, futr, static, cat = (lists[f"{role}_cols"] for role in ("hist", "futr", "static", "cat"))
-        owner = dict.fromkeys((name for name in taken if name is not None), "the id, time or target column")
+        owner = dict.fromkeys((name for name in taken if isinstance(name, str)), "the id, time or target column")
         for role, names in (("hist_cols", hist), ("futr_cols", futr), ("static_cols", static)):
             for name in names:
                 if name in owner:

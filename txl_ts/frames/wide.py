@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from txl_ts.errors import ColumnError, FrameError, ParameterError
 from txl_ts.frames.columns import check_roles, open_frame
-from txl_ts.frames.panel import ONLY_SERIES, Panel, SeriesId
+from txl_ts.frames.panel import Panel, SeriesId
 from txl_ts.frames.read import read_long
 from txl_ts.frames.roles import Covariates, Roles
 from txl_ts.frames.style import FrameStyle
@@ -160,7 +160,7 @@ def wide_frame(
 
 
 def melted(frame: Any, *, targets: Sequence[str], style: FrameStyle, value: str | None) -> Any:
-    """Put the columns of each target under each other, for pictures: ids become ``"id/target"``.
+    """Put the columns of each target under each other, for pictures: ids become ``"id/target"``, or the target alone.
 
     Parameters
     ----------
@@ -172,7 +172,6 @@ def melted(frame: Any, *, targets: Sequence[str], style: FrameStyle, value: str 
         Name of the targets' own column; None takes the columns that were named after each target instead.
     """
     wide = open_frame(frame)
-    name = nw.lit(ONLY_SERIES) if style.id_col is None else nw.col(style.id_col).cast(nw.String)
     parts = []
     for target in targets:
         prefix = f"{target}_{NAME}"
@@ -181,7 +180,10 @@ def melted(frame: Any, *, targets: Sequence[str], style: FrameStyle, value: str 
             if value is None
             else {target: value}
         )
-        series = nw.concat_str([name, nw.lit(f"/{target}")]).alias(style.id_col or SERIES_COL)
+        series = nw.lit(target)
+        if style.id_col is not None:
+            series = nw.concat_str([nw.col(style.id_col).cast(nw.String), nw.lit(f"/{target}")])
+        series = series.alias(style.id_col or SERIES_COL)
         parts.append(wide.select(series, style.time_col, *own).rename(own))
     return nw.concat(parts).to_native()
 
