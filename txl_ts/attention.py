@@ -29,8 +29,10 @@ _LEAST_BLOCK = 32
 _LEAST_SUM = 1e-6
 
 
-def sinusoid_table(*, n_distances: int, d_model: int) -> Tensor:
+def sinusoid_table(*, n_distances: int, d_model: int, clamp_len: int | None = None) -> Tensor:
     """Encode the distances ``n_distances − 1 … 0``, farthest first, halves concatenated.
+
+    Distances beyond ``clamp_len`` are encoded as it.
 
     Returns
     -------
@@ -41,6 +43,7 @@ def sinusoid_table(*, n_distances: int, d_model: int) -> Tensor:
     Dai et al. (2019), Transformer-XL (arXiv 1901.02860), section 3.3; frequencies of Vaswani et al. (2017).
     """
     distance = torch.arange(n_distances - 1, -1, -1, dtype=torch.float64)
+    distance = distance if clamp_len is None else distance.clamp(max=clamp_len)
     frequency = 10000.0 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
     angle = distance[:, None] * frequency
     return torch.cat([angle.sin(), angle.cos()], dim=-1)
@@ -174,13 +177,15 @@ class RelativeAttention(nn.Module):
     n_heads : int
     mem_len : int
         Window in visits: ``mem_len + 1`` keys are visible, the own one among them.
+    clamp_len : int, optional
+        Distances beyond it count as it.
 
     References
     ----------
     Dai et al. (2019), Transformer-XL (arXiv 1901.02860), section 3.3 and appendix B.
     """
 
-    def __init__(self, *, d_model: int, n_heads: int, mem_len: int) -> None:
+    def __init__(self, *, d_model: int, n_heads: int, mem_len: int, clamp_len: int | None = None) -> None:
         super().__init__()
         self.n_heads, self.d_head, self.mem_len = n_heads, d_model // n_heads, mem_len
         self.query = nn.Linear(d_model, d_model, bias=False)
@@ -189,7 +194,8 @@ class RelativeAttention(nn.Module):
         self.output = nn.Linear(d_model, d_model, bias=False)
         self.u = nn.Parameter(torch.zeros(n_heads, self.d_head))
         self.v = nn.Parameter(torch.zeros(n_heads, self.d_head))
-        self.register_buffer("table", sinusoid_table(n_distances=mem_len + 1, d_model=d_model), persistent=False)
+        table = sinusoid_table(n_distances=mem_len + 1, d_model=d_model, clamp_len=clamp_len)
+        self.register_buffer("table", table, persistent=False)
         self.table: Tensor
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor]:

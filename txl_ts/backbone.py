@@ -26,7 +26,9 @@ class Layer(nn.Module):
         super().__init__()
         width = config.d_model
         self.norm_attention, self.norm_forward = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attention = RelativeAttention(d_model=width, n_heads=config.n_heads, mem_len=mem_len)
+        self.attention = RelativeAttention(
+            d_model=width, n_heads=config.n_heads, mem_len=mem_len, clamp_len=config.clamp_len
+        )
         self.far = far_memory(config)
         self.forward_in, self.forward_out = nn.Linear(width, config.d_ff), nn.Linear(config.d_ff, width)
         self.dropout = nn.Dropout(config.dropout)

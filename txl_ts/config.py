@@ -35,6 +35,9 @@ class ModelConfig:
         Rows between two visits of the memory: row t attends to rows t, t − stride, … (same phase only).
     mem_len : int, or tuple of int
         Memory length in visits, of all layers or of each. A row sees ``mem_len + 1`` keys, its own among them.
+    clamp_len : int, optional
+        Keys of the window that lie further back than so many visits count as if they lay so far back; slots of a far
+        memory keep their age.
     lookback : int
         Rows of the linear path beside the recurrent one; 0 switches it off.
     half_life : float
@@ -83,11 +86,14 @@ class ModelConfig:
     hist_kinds: tuple[int, ...] = ()
     futr_kinds: tuple[int, ...] = ()
     static_kinds: tuple[int, ...] = ()
+    clamp_len: int | None = None
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
             object.__setattr__(self, name, check_integer(name, getattr(self, name), at_least=least))
         object.__setattr__(self, "mem_len", self._checked_mem_len())
+        if self.clamp_len is not None:
+            object.__setattr__(self, "clamp_len", check_integer("clamp_len", self.clamp_len, at_least=1))
         object.__setattr__(self, "quantiles", check_quantiles(self.quantiles))
         if self.d_model % self.n_heads or self.d_model % 2:
             raise ParameterError(
@@ -145,6 +151,11 @@ class ModelConfig:
                     f"{name}={value} does not go with uneven time (freq=None), where rows have no phase and each "
                     f"channel is a lane. Take {name}={cure}."
                 )
+        if self.clamp_len is not None:
+            raise ParameterError(
+                f"clamp_len={self.clamp_len} does not go with uneven time (freq=None), where attention goes by time "
+                "and not by visits. Leave clamp_len out."
+            )
         if self.lookback < 1:
             raise ParameterError(
                 "lookback=0 does not go with uneven time (freq=None): a forecast starts from the last value. "
@@ -197,6 +208,8 @@ class ModelConfig:
         document = {**asdict(self), "quantiles": list(self.quantiles)}
         if self.distribution == "none":  # readers of before know no laws
             del document["distribution"]
+        if self.clamp_len is None:  # nor a clamp
+            del document["clamp_len"]
         for name in _KINDS:
             kinds = document.pop(name)
             document |= {name: list(kinds)} if kinds else {}

@@ -36,10 +36,11 @@ def encode_distance(distance, d_model):
     return np.concatenate([np.sin(angle), np.cos(angle)], axis=-1)
 
 
-def attention(x, weights, *, n_heads, mem_len, stride, times=None):
+def attention(x, weights, *, n_heads, mem_len, stride, times=None, clamp_len=None):
     """Attend from each row (T, D) to itself and to the rows stride, 2 · stride, …, mem_len · stride before it.
 
     With ``times`` (T,) the position of a key is its distance in time; the window is counted in visits all the same.
+    With ``clamp_len`` a key further back than so many visits has the position of one that lies so far back.
     """
     n_rows, d_model = x.shape
     d_head = d_model // n_heads
@@ -51,6 +52,7 @@ def attention(x, weights, *, n_heads, mem_len, stride, times=None):
     k = x @ weights["key_value.weight"][:d_model].T
     v = x @ weights["key_value.weight"][d_model:].T
     apart = distance if times is None else times[:, None] - times[None, :]
+    apart = apart if clamp_len is None else np.minimum(apart, clamp_len)
     r = encode_distance(apart, d_model) @ weights["position.weight"].T  # (T, T, D)
     heads = []
     for h in range(n_heads):
