@@ -33,6 +33,7 @@ BENCHES = (
     "tsb_ad",
     "uneven",
     "watching",
+    "window",
 )
 
 
