@@ -418,6 +418,8 @@ class TXLModel(nn.Module):
         z, seen = self.window.at(history, picked, scale)
         patch = slice(z.shape[-1] - self.config.patch_len, None)
         tokens = self.embedding(z[..., patch] * seen[..., patch], seen[..., patch], scale)
+        if self.config.scale_embedding:
+            tokens = tokens * self.config.d_model**0.5
         return Front(self.dropout(tokens), z[..., z.shape[-1] - self.config.lookback :], scale), norm, rows
 
     def rings(self, state: TorchState) -> list[Rows]:
