@@ -138,3 +138,30 @@ def test_estimators_of_rows_take_another_memory_and_their_series_go_on(kind):
     assert longer.params_["clamp_len"] == 4
     assert getattr(longer, ask)(new, series_id=names, start="fitted").shape == expected.shape
     assert (model.mem_len, model.config_.mem_len, longer.config_.mem_len) == (4, 4, 9)
+
+
+SMALL = {"h": 2, "quantiles": (0.1, 0.5, 0.9), "patch_len": 2, "mem_len": 4, "lookback": 3, "half_life": 12}
+SMALL |= {"d_model": 8, "n_layers": 1, "n_heads": 2, "max_epochs": 1}
+
+
+def test_where_time_is_uneven_memories_are_rebuilt_and_lengths_are_swept():
+    rng = np.random.default_rng(0)
+    stamps = pd.Timestamp("2024-01-01") + pd.to_timedelta(np.cumsum(rng.integers(20, 120, 120)), unit="min")
+    df = pd.DataFrame({"unique_id": "a", "ds": stamps, "y": rng.normal(size=120).cumsum()})
+    model = TXLForecaster(freq=None, **SMALL).fit(df, val_size=20)
+    other = model.with_memory(9)
+    same(other.predict(), other.predict(df=df))
+    assert model.sweep_memory(mem_lens=(0, 4, 9)).losses["pinball"].shape == (3, 19)
+
+
+def test_mixed_channels_with_columns_known_ahead_are_swept_channel_by_channel():
+    t = np.arange(150)
+    rng = np.random.default_rng(0)
+    load, flow = np.sin(t / 4) + rng.normal(0, 0.1, 150), np.cos(t / 4) * 10
+    df = pd.DataFrame({"unique_id": "a", "ds": t, "load": load, "flow": flow, "warm": np.cos(t / 3)})
+    model = TXLForecaster(freq=1, season_length=1, channels="mixed", **SMALL)
+    model.fit(df, target_col=["load", "flow"], futr_cols=["warm"], val_size=20)
+    assert model.sweep_memory(mem_lens=(0, 4), n_windows=3).losses["squared"].shape == (2, 2 * 3)
+    other = model.with_memory(9)
+    ahead = other.make_future_frame().assign(warm=0.3)
+    same(other.predict(futr_df=ahead), other.predict(df=df, futr_df=ahead))
