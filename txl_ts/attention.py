@@ -29,8 +29,10 @@ _LEAST_BLOCK = 32
 _LEAST_SUM = 1e-6
 
 
-def sinusoid_table(*, n_distances: int, d_model: int) -> Tensor:
+def sinusoid_table(*, n_distances: int, d_model: int, clamp_len: int | None = None) -> Tensor:
     """Encode the distances ``n_distances − 1 … 0``, farthest first, halves concatenated.
+
+    Distances beyond ``clamp_len`` are encoded as it.
 
     Returns
     -------
@@ -41,6 +43,7 @@ def sinusoid_table(*, n_distances: int, d_model: int) -> Tensor:
     Dai et al. (2019), Transformer-XL (arXiv 1901.02860), section 3.3; frequencies of Vaswani et al. (2017).
     """
     distance = torch.arange(n_distances - 1, -1, -1, dtype=torch.float64)
+    distance = distance if clamp_len is None else distance.clamp(max=clamp_len)
     frequency = 10000.0 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
     angle = distance[:, None] * frequency
     return torch.cat([angle.sin(), angle.cos()], dim=-1)
@@ -174,22 +177,30 @@ class RelativeAttention(nn.Module):
     n_heads : int
     mem_len : int
         Window in visits: ``mem_len + 1`` keys are visible, the own one among them.
+    clamp_len : int, optional
+        Distances beyond it count as it.
+    same_length : bool
+        False lets every row see the whole memory and all rows of its own call that come before it.
 
     References
     ----------
     Dai et al. (2019), Transformer-XL (arXiv 1901.02860), section 3.3 and appendix B.
     """
 
-    def __init__(self, *, d_model: int, n_heads: int, mem_len: int) -> None:
+    def __init__(
+        self, *, d_model: int, n_heads: int, mem_len: int, clamp_len: int | None = None, same_length: bool = True
+    ) -> None:
         super().__init__()
         self.n_heads, self.d_head, self.mem_len = n_heads, d_model // n_heads, mem_len
+        self.clamp_len, self.same_length = clamp_len, same_length
         self.query = nn.Linear(d_model, d_model, bias=False)
         self.key_value = nn.Linear(d_model, 2 * d_model, bias=False)
         self.position = nn.Linear(d_model, d_model, bias=False)
         self.output = nn.Linear(d_model, d_model, bias=False)
         self.u = nn.Parameter(torch.zeros(n_heads, self.d_head))
         self.v = nn.Parameter(torch.zeros(n_heads, self.d_head))
-        self.register_buffer("table", sinusoid_table(n_distances=mem_len + 1, d_model=d_model), persistent=False)
+        table = sinusoid_table(n_distances=mem_len + 1, d_model=d_model, clamp_len=clamp_len)
+        self.register_buffer("table", table, persistent=False)
         self.table: Tensor
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -197,9 +208,12 @@ class RelativeAttention(nn.Module):
         key, value = self.key_value(x).unflatten(-1, (2, self.n_heads, self.d_head)).permute(2, 0, 3, 1, 4)
         return key, value
 
-    def position_keys(self) -> Tensor:
-        """Give the projected position table, farthest distance first, of shape (H, M + 1, K)."""
-        table = self.table.to(self.position.weight.dtype)
+    def position_keys(self, window: int | None = None) -> Tensor:
+        """Give the projected position table, farthest distance first, of shape (H, M + 1, K), or (H, window + 1, K)."""
+        table = self.table
+        if window is not None and window != self.mem_len:
+            table = sinusoid_table(n_distances=window + 1, d_model=self.position.in_features, clamp_len=self.clamp_len)
+        table = table.to(self.position.weight)
         return self.position(table).unflatten(-1, (self.n_heads, self.d_head)).transpose(0, 1)
 
     def position_weight(self) -> Tensor:
@@ -249,6 +263,10 @@ class RelativeAttention(nn.Module):
         """
         n_rows, window = x.shape[1], self.mem_len
         block = n_rows if n_rows <= 2 * max(window, _LEAST_BLOCK) else max(window, _LEAST_BLOCK)
+        if not self.same_length:  # a window that no row of the call leaves, over a memory with empty slots before it
+            window, block, empty = window + n_rows - 1, n_rows, n_rows - 1
+            key, value = (F.pad(t, (0, 0, empty, 0)) for t in (key, value))
+            visible = F.pad(visible, (empty, 0), value=False)
         n_blocks = -(-n_rows // block)
         pad = n_blocks * block - n_rows
         scale = 1 / math.sqrt(self.d_head)
@@ -261,7 +279,7 @@ class RelativeAttention(nn.Module):
         content = (query + (self.u * scale)[:, None, None]) @ key  # (B, H, n, b, W + b)
         by_position = query + (self.v * scale)[:, None, None]
         if times is None:
-            table = self.position_keys()[:, None].transpose(-1, -2)
+            table = self.position_keys(window)[:, None].transpose(-1, -2)
             score = content + band_shift(by_position @ table, n_keys=window + block)  # from (B, H, n, b, W + 1)
         else:
             times = F.pad(times, (0, pad)).unfold(1, window + block, block)  # (B, n, W + b)

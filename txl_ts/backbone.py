@@ -1,8 +1,8 @@
-"""The recurrent backbone: pre-norm Transformer-XL layers over interleaved phases."""
+"""The recurrent backbone: Transformer-XL layers over interleaved phases."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import torch
@@ -19,17 +19,71 @@ from txl_ts.state import TensorSpec
 Rows = tuple[Tensor, ...]
 
 
+class Gate(nn.Module):
+    """Mix what a part of a layer found into its rows, as a GRU takes an input into its state.
+
+    Parameters
+    ----------
+    width : int
+
+    References
+    ----------
+    Parisotto et al. (2019), Stabilizing transformers for reinforcement learning (arXiv 1910.06764), section 3.2: the
+    part's output goes through a ReLU, and a bias of 2 lets training begin close to the identity.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.of_new = nn.Linear(width, 3 * width, bias=False)
+        self.of_old = nn.Linear(width, 2 * width, bias=False)
+        self.candidate = nn.Linear(width, width, bias=False)
+        self.bias = nn.Parameter(torch.full((width,), 2.0))
+
+    def forward(self, x: Tensor, new: Tensor) -> Tensor:
+        """Give rows (…, D) between ``x`` and what ``new`` makes of it."""
+        reset, update, candidate = self.of_new(new.relu()).chunk(3, dim=-1)
+        old_reset, old_update = self.of_old(x).chunk(2, dim=-1)
+        update = (update + old_update - self.bias).sigmoid()
+        candidate = (candidate + self.candidate((reset + old_reset).sigmoid() * x)).tanh()
+        return (1 - update) * x + update * candidate
+
+
 class Layer(nn.Module):
-    """Attention over memory and segment, then a feed-forward part, both pre-norm and residual."""
+    """Attention over memory and segment, then a feed-forward part, both residual; pre-norm unless the config asks."""
 
     def __init__(self, config: ModelConfig, *, mem_len: int) -> None:
         super().__init__()
         width = config.d_model
         self.norm_attention, self.norm_forward = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attention = RelativeAttention(d_model=width, n_heads=config.n_heads, mem_len=mem_len)
+        self.attention = RelativeAttention(
+            d_model=width,
+            n_heads=config.n_heads,
+            mem_len=mem_len,
+            clamp_len=config.clamp_len,
+            same_length=config.same_length,
+        )
         self.far = far_memory(config)
         self.forward_in, self.forward_out = nn.Linear(width, config.d_ff), nn.Linear(config.d_ff, width)
         self.dropout = nn.Dropout(config.dropout)
+        self.pre_lnorm, self.attend_zeros = config.pre_lnorm, config.attend_zeros
+        self.activation: Callable[[Tensor], Tensor] = F.gelu if config.activation == "gelu" else F.relu
+        self.gate_attention, self.gate_forward = (Gate(width) if config.gate == "gru" else None for _ in range(2))
+
+    def ready(self, x: Tensor) -> Tensor:
+        """Give what queries, keys and values of rows (…, D) are projected from."""
+        return self.norm_attention(x) if self.pre_lnorm else x
+
+    def after(self, x: Tensor, attended: Tensor) -> Tensor:
+        """Join what rows (…, D) attended to, then what the feed-forward part makes of them."""
+        y = self._joined(x, attended, self.gate_attention, self.norm_attention)
+        inner = self.norm_forward(y) if self.pre_lnorm else y
+        found = self.forward_out(self.activation(self.forward_in(inner)))
+        return self._joined(y, found, self.gate_forward, self.norm_forward)
+
+    def _joined(self, x: Tensor, found: Tensor, gate: Gate | None, norm: nn.LayerNorm) -> Tensor:
+        found = self.dropout(found)
+        y = x + found if gate is None else gate(x, found)
+        return y if self.pre_lnorm else norm(y)
 
     def forward(
         self,
@@ -63,16 +117,19 @@ class Layer(nn.Module):
         kept : dict of Tensor
             Moved on.
         """
-        normed = self.norm_attention(x)
+        normed = self.ready(x)
         own = self.attention.project(normed)
         hidden_form = len(past) == 1
-        before = self.attention.project(self.norm_attention(past[0][:, 0])) if hidden_form else past
+        before = self.attention.project(self.ready(past[0][:, 0])) if hidden_form else past
+        if self.attend_zeros:
+            nothing = self.attention.project(self.ready(torch.zeros_like(x[:1, :1])))
+            before = tuple(torch.where(visible[:, None, :, None], *pair) for pair in zip(before, nothing, strict=True))
+            visible = torch.ones_like(visible)
         key, value = (torch.cat(pair, dim=2) for pair in zip(before, own, strict=True))
         far, kept = None, kept or {}
         if self.far is not None:
             far, kept = look(self.far, normed, kept, far_count, self.attention)
-        y = x + self.dropout(self.attention(normed, key, value, visible, times, far))
-        y = y + self.dropout(self.forward_out(F.gelu(self.forward_in(self.norm_forward(y)))))
+        y = self.after(x, self.attention(normed, key, value, visible, times, far))
         return y, (x[:, None],) if hidden_form else own, kept
 
 
@@ -82,7 +139,12 @@ class Backbone(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.layers = nn.ModuleList(Layer(config, mem_len=config.mem_len_of(i)) for i in range(config.n_layers))
-        self.norm = nn.LayerNorm(config.d_model)
+        if not config.untie_r:
+            first, *others = (cast(Layer, layer).attention for layer in self.layers)
+            for attention in others:
+                attention.u, attention.v = first.u, first.v
+        self.width = config.d_model
+        self.norm = nn.LayerNorm(config.d_model) if config.pre_lnorm else nn.Identity()
 
     @property
     def far(self) -> FarMemory | None:
@@ -91,7 +153,7 @@ class Backbone(nn.Module):
 
     def far_specs(self) -> tuple[TensorSpec, ...]:
         """Describe the state of the far memories."""
-        return far_specs(self.far, n_layers=len(self.layers), d_model=self.norm.normalized_shape[0])
+        return far_specs(self.far, n_layers=len(self.layers), d_model=self.width)
 
     def forward(
         self,

@@ -15,6 +15,8 @@ from txl_ts.errors import ParameterError
 SCALERS = ("running", "standard")
 TRANSFORMS = ("none", "log1p", "sqrt", "asinh")
 DISTRIBUTIONS = ("none", "normal", "student_t", "negative_binomial")
+GATES = ("none", "gru")
+ACTIVATIONS = ("gelu", "relu")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +37,25 @@ class ModelConfig:
         Rows between two visits of the memory: row t attends to rows t, t − stride, … (same phase only).
     mem_len : int, or tuple of int
         Memory length in visits, of all layers or of each. A row sees ``mem_len + 1`` keys, its own among them.
+    clamp_len : int, optional
+        Keys of the window that lie further back than so many visits count as if they lay so far back; slots of a far
+        memory keep their age.
+    same_length : bool
+        False lets a row see the whole memory and all of its own call: numbers then depend on how a stream is cut, and
+        what cuts streams by itself refuses it. This and the fields below are there for parity with other readings of
+        Transformer-XL.
+    attend_zeros : bool
+        Slots that hold nothing are rows of zeros that are attended to, as in some ports, not invisible. No graph.
+    pre_lnorm : bool
+        False normalises behind each sum, as the paper does, and not before each part and at the end.
+    untie_r : bool
+        False gives all layers one ``u`` and one ``v``.
+    gate : {"none", "gru"}
+        Layers add what they found to their rows, or let a GRU mix it in (GTrXL).
+    activation : {"gelu", "relu"}
+        Of the feed-forward part.
+    scale_embedding : bool
+        Multiply tokens by the root of ``d_model``.
     lookback : int
         Rows of the linear path beside the recurrent one; 0 switches it off.
     half_life : float
@@ -83,11 +104,21 @@ class ModelConfig:
     hist_kinds: tuple[int, ...] = ()
     futr_kinds: tuple[int, ...] = ()
     static_kinds: tuple[int, ...] = ()
+    clamp_len: int | None = None
+    same_length: bool = True
+    attend_zeros: bool = False
+    pre_lnorm: bool = True
+    untie_r: bool = True
+    gate: str = "none"
+    activation: str = "gelu"
+    scale_embedding: bool = False
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
             object.__setattr__(self, name, check_integer(name, getattr(self, name), at_least=least))
         object.__setattr__(self, "mem_len", self._checked_mem_len())
+        if self.clamp_len is not None:
+            object.__setattr__(self, "clamp_len", check_integer("clamp_len", self.clamp_len, at_least=1))
         object.__setattr__(self, "quantiles", check_quantiles(self.quantiles))
         if self.d_model % self.n_heads or self.d_model % 2:
             raise ParameterError(
@@ -106,13 +137,21 @@ class ModelConfig:
                 f"distribution='negative_binomial' is a law of counts, and transform={self.transform!r} would turn "
                 "them into other numbers. Leave transform out."
             )
-        if not isinstance(self.non_negative, bool):
-            raise ParameterError(f"non_negative={self.non_negative!r} must be True or False.")
+        for name in ("non_negative", *(name for name, default in _READING.items() if isinstance(default, bool))):
+            if not isinstance(getattr(self, name), bool):
+                raise ParameterError(f"{name}={getattr(self, name)!r} must be True or False.")
+        check_choice("gate", self.gate, GATES)
+        check_choice("activation", self.activation, ACTIVATIONS)
         for name in _KINDS:
             least = UNEVEN if name == "futr_kinds" else 0
             kinds = tuple(check_integer(name, kind, at_least=least) for kind in getattr(self, name))
             object.__setattr__(self, name, kinds)
         self._check_uneven()
+        if not self.same_length and self.memory != "fifo":
+            raise ParameterError(
+                f"same_length=False does not go with memory={self.memory!r}, whose slots change on a grid of rows "
+                "whatever a call brings. Take memory='fifo'."
+            )
 
     def _checked_mem_len(self) -> int | tuple[int, ...]:
         if not isinstance(self.mem_len, tuple | list):
@@ -145,10 +184,24 @@ class ModelConfig:
                     f"{name}={value} does not go with uneven time (freq=None), where rows have no phase and each "
                     f"channel is a lane. Take {name}={cure}."
                 )
+        for name, default in {"clamp_len": None, "same_length": True, "attend_zeros": False}.items():
+            if getattr(self, name) is not default:
+                raise ParameterError(
+                    f"{name}={getattr(self, name)} does not go with uneven time (freq=None), where attention goes by "
+                    f"time and not by visits. Leave {name} out."
+                )
         if self.lookback < 1:
             raise ParameterError(
                 "lookback=0 does not go with uneven time (freq=None): a forecast starts from the last value. "
                 "Take lookback=1 or more."
+            )
+
+    def check_any_split(self, call: str) -> None:
+        """Raise ParameterError where numbers depend on how a stream is cut into calls."""
+        if not self.same_length:
+            raise ParameterError(
+                f"same_length=False lets a row see all of its own call, and {call} cuts streams as it likes: the "
+                "numbers would depend on it. Call the model with segments of your own, or take same_length=True."
             )
 
     @property
@@ -197,6 +250,9 @@ class ModelConfig:
         document = {**asdict(self), "quantiles": list(self.quantiles)}
         if self.distribution == "none":  # readers of before know no laws
             del document["distribution"]
+        for name, default in {"clamp_len": None, **_READING}.items():  # nor another reading of the layer
+            if document[name] == default:
+                del document[name]
         for name in _KINDS:
             kinds = document.pop(name)
             document |= {name: list(kinds)} if kinds else {}
@@ -219,6 +275,16 @@ class ModelConfig:
             raise ParameterError(f"the model's parameters are incomplete or of a wrong type: {error}.") from error
 
 
+# Fields that give another reading of Transformer-XL's layer than this library's.
+_READING: dict[str, Any] = {
+    "same_length": True,
+    "attend_zeros": False,
+    "pre_lnorm": True,
+    "untie_r": True,
+    "gate": "none",
+    "activation": "gelu",
+    "scale_embedding": False,
+}
 # Kind of the column that says how long ago the row before came.
 UNEVEN = -2
 _KINDS = ("hist_kinds", "futr_kinds", "static_kinds")

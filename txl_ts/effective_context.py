@@ -96,6 +96,7 @@ def context_losses(model: TXLModel, runs: Sequence[Run], *, contexts: Sequence[i
     -------
     ContextLosses
     """
+    model.config.check_any_split("context_losses")
     model.eval()
     made = [_of_run(model, run, tuple(contexts)) for run in runs]
     attention = [part.attention for part in made if part.attention is not None]

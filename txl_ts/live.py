@@ -38,6 +38,7 @@ class LiveSession(StreamSession):
 
 class _TorchSteps:
     def __init__(self, model: TXLModel, contract: Mapping[str, Any]) -> None:
+        model.config.check_any_split("a session")
         self.contract = read_contract(json.dumps(contract), where="the contract")
         self._model = model
 

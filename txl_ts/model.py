@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from txl_ts.backbone import Backbone, Rows
 from txl_ts.config import ModelConfig
@@ -291,6 +293,40 @@ class TXLModel(nn.Module):
         level = torch.where(seen > 0, level, torch.nan)
         return self._in_units(z, level[:, None], deviation[:, None])[:, 0]
 
+    # -- another length of memory -----------------------------------------------------------------------------------
+
+    def with_memory(self, mem_len: int | Sequence[int], *, clamp_len: int | None = None) -> Self:
+        """Give a copy of the model, weights and all, with a longer or shorter memory than it was trained with.
+
+        Parameters
+        ----------
+        mem_len : int, or sequence of int
+            Visits, of all layers or of each.
+        clamp_len : int, optional
+            Visits beyond which all keys count as if they lay so far back, such as the memory length of the training: no
+            distance is then new to the weights. Default: as it is.
+        """
+        clamp_len = self.config.clamp_len if clamp_len is None else clamp_len
+        config = replace(self.config, mem_len=mem_len, clamp_len=clamp_len)
+        with torch.random.fork_rng(devices=[]):  # weights are drawn, and thrown away
+            out = type(self)(config)
+        out.to(self.embedding.linear.weight).load_state_dict(self.state_dict())
+        return out.train(self.training)
+
+    def taken_over(self, state: TorchState, *, before: TXLModel) -> TorchState:
+        """Give a state of this model with all that fits of one that ``before``, of another memory length, left.
+
+        The newest rows of each memory go on; room that they do not fill is invisible until rows come. Rows of the
+        second layer on stay as they were written, by a model that saw as far as ``before``.
+        """
+        rings, out, count = before.rings(state), dict(state), state["count"]
+        for i, kind in enumerate(_KINDS):
+            of_kind, count = self.memory.taken_over([ring[i] for ring in rings], state["count"], before=before.memory)
+            out |= {f"{kind}_{layer}": ring for layer, ring in enumerate(of_kind)}
+        if self.clock is not None and before.clock is not None:
+            out["gaps"] = F.pad(state["gaps"], (self.clock.n_kept - before.clock.n_kept, 0))  # newest last
+        return out | {"count": count}
+
     # -- training: hidden rows instead of keys and values, a few phases as lanes of their own ------------------------
 
     def init_visits(self, n_lanes: int, *, n_phases: int) -> TorchState:
@@ -382,6 +418,8 @@ class TXLModel(nn.Module):
         z, seen = self.window.at(history, picked, scale)
         patch = slice(z.shape[-1] - self.config.patch_len, None)
         tokens = self.embedding(z[..., patch] * seen[..., patch], seen[..., patch], scale)
+        if self.config.scale_embedding:
+            tokens = tokens * self.config.d_model**0.5
         return Front(self.dropout(tokens), z[..., z.shape[-1] - self.config.lookback :], scale), norm, rows
 
     def rings(self, state: TorchState) -> list[Rows]:

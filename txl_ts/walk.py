@@ -110,6 +110,7 @@ def walk(
     ------
     Stretch
     """
+    model.config.check_any_split("a walk")
     length = np.array([len(run) for run in runs], np.int64)
     total = int(length.sum())
     bar = tqdm(total=total, desc=pace.bar, unit="row", unit_scale=True, delay=1, disable=pace.bar is None)

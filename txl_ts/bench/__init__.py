@@ -34,6 +34,7 @@ BENCHES = (
     "tsb_ad",
     "uneven",
     "watching",
+    "window",
 )
 
 

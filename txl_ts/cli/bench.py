@@ -24,7 +24,8 @@ def bench_program() -> typer.Typer:
     """Make the sub-commands of ``txl-ts bench``, one per bench."""
     program = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Rebuild a table of benchmarks/results.")
     plain = (clients, coverage, covariates, ett, fleet, heads, m4, precision, ragged, speed, step, tabular, uneven)
-    of_memory, of_alarms = (context, does_memory_help, memory), (alarms, nab, parity, skab, tsb_ad, watching)
+    of_memory = (context, does_memory_help, memory, window)
+    of_alarms = (alarms, nab, parity, skab, tsb_ad, watching)
     for bench in (*plain, *of_memory, *of_alarms):
         program.command(bench.__name__.replace("_", "-"))(bench)
     return program
@@ -264,6 +265,11 @@ def watching(
 ) -> None:
     """Rows a second of a detector, and the load of a thousand."""
     _run("watching", None, out, seeds=seeds, baselines_only=False, said={"seeds": (seeds, "0")})
+
+
+def window(data: Data, out: Out = RESULTS, seeds: Seeds = "0,1,2") -> None:
+    """The same weights with a longer or shorter memory, on ETTh1's validation rows."""
+    _run("window", data, out, seeds=seeds, baselines_only=False, said={"seeds": (seeds, "0,1,2")})
 
 
 def _names(text: str, between: str = ",") -> tuple[str, ...]:

@@ -8,12 +8,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from txl_ts.config import check_integer
 from txl_ts.errors import ParameterError
 from txl_ts.estimators.columns import Level, read_law
 from txl_ts.frames import Panel, run_of
 from txl_ts.metrics import pinball
 from txl_ts.model import TXLModel
 from txl_ts.walk import Pace, walk
+
+# Forecasts on held-out rows that are measured; a tail needs no more.
+_MOST_HELD_OUT = 20_000
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,38 @@ def cutoff_range(panel: Panel, *, h: int, n_windows: int, step_size: int) -> NDA
             f"{len(short)} have fewer: {', '.join(shown)}. Give fewer windows, or leave those series out."
         )
     return cutoffs
+
+
+def held_out_cutoffs(
+    panel: Panel, trained: NDArray[np.int64], *, h: int, n_windows: int | None, call: str
+) -> NDArray[np.int64]:
+    """Grid ordinals of cutoffs among rows that were not trained on, as many of each series, thinned out to 20,000.
+
+    Parameters
+    ----------
+    panel : Panel
+    trained : int64 array of shape (n_series,)
+        Grid ordinal of the last row of each series that was trained on.
+    h : int
+    n_windows : int, optional
+        Cutoffs per series. Default: as many as the shortest series has.
+    call : str
+        What they are for, to be told.
+
+    Raises
+    ------
+    ParameterError
+        If there are too few rows.
+    """
+    most = int((panel.last_ordinals() - trained).min()) - h + 1
+    windows = most if n_windows is None else check_integer("n_windows", n_windows, at_least=1)
+    if windows < 1 or windows > most:
+        raise ParameterError(
+            f"{call} needs {max(windows, 1)} cutoffs per series after the rows that were trained on, with h={h} rows "
+            f"behind each; the shortest series has room for {max(most, 0)}. Hold out more rows."
+        )
+    step = -(-windows * panel.n_series // _MOST_HELD_OUT)
+    return cutoff_range(panel, h=h, n_windows=-(-windows // step), step_size=step)
 
 
 def rows_until(panel: Panel, last: NDArray[np.int64]) -> Panel:

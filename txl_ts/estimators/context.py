@@ -170,12 +170,16 @@ def _run(panel: Panel, piece: int, begin: int, last: int, n: int, *, h: int) -> 
     values = panel.values[panel.offsets[piece] : panel.offsets[piece + 1]]
     origins = np.unique(np.linspace(begin, last, n).round().astype(np.int64))
     ahead = np.isfinite(values[origins[:, None] + np.arange(1, h + 1)]).any(axis=1)
-    known = values[: begin + 1].astype(np.float64)
-    known = known[np.isfinite(known)]
-    least = max(_LEAST_UNIT * float(np.abs(known).mean()), float(np.finfo(np.float32).tiny)) if len(known) else 1.0
-    unit = max(float(known.std()), least) if len(known) else least
     beside = None if panel.covariates is None else partial(_columns, panel, piece, h)
-    return Run(values, origins[ahead], unit, beside)
+    return Run(values, origins[ahead], unit_of(values[: begin + 1]), beside)
+
+
+def unit_of(values: NDArray[np.float32]) -> float:
+    """Give the deviation of a series, to measure its errors in; 1 where it has no value."""
+    known = values[np.isfinite(values)].astype(np.float64)
+    if not len(known):
+        return 1.0
+    return max(float(known.std()), _LEAST_UNIT * float(np.abs(known).mean()), float(np.finfo(np.float32).tiny))
 
 
 def _columns(panel: Panel, piece: int, h: int, first: int, stop: int) -> Any:

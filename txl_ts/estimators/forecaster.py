@@ -25,6 +25,7 @@ from txl_ts.estimators.kept import KeptMemories
 from txl_ts.estimators.tuning import Tunes
 from txl_ts.estimators.updating import Updates
 from txl_ts.estimators.weights import read_weights, without_column
+from txl_ts.estimators.window import Windows
 from txl_ts.frames import FrameStyle, Panel, Roles, id_frame, long_frame, wide_frame, wide_id_frame, with_words_of
 from txl_ts.training import History, LinearFit, TrainingSettings
 from txl_ts.walk import Pace
@@ -34,7 +35,7 @@ class NotFittedError(TxlError, SklearnNotFittedError):
     """The estimator was used before ``fit``."""
 
 
-class TXLForecaster(Updates, KeptMemories, Exports, Tunes):
+class TXLForecaster(Updates, KeptMemories, Windows, Exports, Tunes):
     """Forecast many series with one recurrent model that remembers each of them.
 
     After ``fit`` every series keeps its memory: ``update`` moves it on row by row without refitting, ``predict`` reads

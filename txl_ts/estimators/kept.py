@@ -12,8 +12,8 @@ from txl_ts.config import ModelConfig, check_choice, check_integer, check_number
 from txl_ts.conformal import Conformal
 from txl_ts.errors import ParameterError
 from txl_ts.estimators.ahead import sample_paths
-from txl_ts.estimators.backtest import backtest, cutoff_range
-from txl_ts.estimators.bands import Calibration, Watch, fresh_calibration, last_known_ordinals
+from txl_ts.estimators.backtest import backtest, held_out_cutoffs
+from txl_ts.estimators.bands import Calibration, Watch, fresh_calibration
 from txl_ts.estimators.context import EffectiveContext, held_out_ends, measure_context
 from txl_ts.estimators.epochs import Epochs
 from txl_ts.estimators.fleet import Fleet
@@ -24,9 +24,6 @@ from txl_ts.walk import Pace
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-# Forecasts that calibration measures; a tail needs no more.
-_MOST_CALIBRATION = 20_000
 
 
 class KeptMemories(ReadsFrames):
@@ -269,17 +266,8 @@ class KeptMemories(ReadsFrames):
                 "once: calibrate(adaptive=False), or fit with channels='independent'."
             )
         h, panel = self.config_.h, self._held_out(df, static_df)
-        last = panel.last_ordinals()
-        trained = last - (self._val_size or 0) if df is None else last_known_ordinals(panel, self._fitted_end)
-        most = int((last - trained).min()) - h + 1
-        windows = most if n_windows is None else check_integer("n_windows", n_windows, at_least=1)
-        if windows < 1 or windows > most:
-            raise ParameterError(
-                f"calibration needs {max(windows, 1)} cutoffs per series after the rows that were trained on, with "
-                f"h={h} rows behind each; the shortest series has room for {max(most, 0)}. Hold out more rows."
-            )
-        step = -(-windows * panel.n_series // _MOST_CALIBRATION)
-        cutoffs = cutoff_range(panel, h=h, n_windows=-(-windows // step), step_size=step)
+        trained = held_out_ends(panel, self._fitted_end, val_size=self._val_size if df is None else None)
+        cutoffs = held_out_cutoffs(panel, trained, h=h, n_windows=n_windows, call="calibration")
         batches = backtest(self._model, panel, cutoffs, h=h, pace=self._pace(self.config_))
         table = Conformal.from_forecasts(((b.forecast, b.y) for b in batches), quantiles=self.config_.quantiles)
         floor = 0.0 if self.config_.non_negative else -np.inf

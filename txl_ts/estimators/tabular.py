@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time as clock
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ from txl_ts.estimators.forecaster import NotFittedError
 from txl_ts.estimators.label_fitting import LabelSplit, continue_labels, fit_labels, hold_out
 from txl_ts.estimators.series_memories import SeriesMemories
 from txl_ts.estimators.series_rows import SeriesRows, check_start, read_rows
+from txl_ts.estimators.window import taken_over
 from txl_ts.label_model import LabelConfig, LabelModel
 from txl_ts.memory import completed
 from txl_ts.training import History, LabelRows, LabelSettings
@@ -131,6 +133,32 @@ class TabularEstimator(SeriesMemories, BaseEstimator):
         self._describe()
         self.fit_seconds_ = clock.perf_counter() - begin
         return self
+
+    def with_memory(self, mem_len: int | Sequence[int], *, clamp_len: int | None = None) -> Self:
+        """Give a copy with a longer or shorter memory than it was trained with. This estimator stays as it is.
+
+        The weights are the same. Kept memories (``start="fitted"``) go over: the newest rows as far as the shorter of
+        the two lengths; of a longer memory the rest is empty until rows come.
+
+        Parameters
+        ----------
+        mem_len : int, or sequence of int
+            Memory length in rows, of all layers or of each.
+        clamp_len : int, optional
+            Rows beyond which all keys count as if they lay so far back, such as the memory length of the training.
+            Default: as it is.
+
+        Raises
+        ------
+        NotFittedError, ParameterError
+        """
+        self._check_fitted()
+        out = copy.copy(self)
+        out.mem_len, out._model = mem_len, self._model.with_memory(mem_len, clamp_len=clamp_len)
+        out.config_ = out._model.config
+        out._kept = taken_over(self._kept, self._model, out._model) if self._names is not None else {}
+        out._describe()
+        return out
 
     def save(self, path: str | PathLike[str]) -> None:
         """Save weights, memories and parameters to one file (safetensors and JSON; no pickle), atomically.

@@ -17,10 +17,12 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from txl_ts.attention import Far
 from txl_ts.backbone import Layer
 from txl_ts.embeddings import beside_of, row_inputs
+from txl_ts.errors import ExportError
 from txl_ts.memory import Fifo, Kept
 from txl_ts.memory.far import advance, kept_of, look
 from txl_ts.model import TorchState, TXLModel, far_of, is_memory, restarted
@@ -43,6 +45,12 @@ class StreamGraph(nn.Module):
 
     def __init__(self, model: TXLModel, *, fixed: bool = False) -> None:
         super().__init__()
+        model.config.check_any_split("a graph's client")
+        if model.config.attend_zeros:
+            raise ExportError(
+                "attend_zeros=True has no graph: slots that hold nothing would have to be written first. "
+                "Take attend_zeros=False, or step the model in torch."
+            )
         self.model, self.fixed = copy.deepcopy(model).eval(), fixed
         self.model.normaliser.in_graph = True
         if self.model.beside is not None and self.model.beside.amounts:
@@ -96,6 +104,8 @@ class _Layer(nn.Module):
         super().__init__()
         attention = layer.attention
         self.layer, self.n_heads = layer, attention.n_heads
+        layer.dropout = nn.Identity()  # type: ignore[assignment]
+        layer.activation = _gelu if layer.activation is F.gelu else layer.activation
         scale = 1 / math.sqrt(attention.d_head)
         with torch.no_grad():
             weight = torch.cat([attention.query.weight * scale, attention.key_value.weight])
@@ -112,7 +122,7 @@ class _Layer(nn.Module):
         self, h: Tensor, keys: Tensor, values: Tensor, view: _View, kept: Kept, far_count: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Kept]:
         layer, n_heads = self.layer, self.n_heads
-        normed = layer.norm_attention(h)
+        normed = layer.ready(h)
         rows = (normed @ self.project).reshape(view.n_lanes, view.n_rows, 3 * n_heads, -1)
         query, key, value = rows.transpose(1, 2).split(n_heads, dim=1)  # (B, H, T, K) each
         position = view.by_slot((query + self.v) @ self.table)
@@ -123,8 +133,8 @@ class _Layer(nn.Module):
         beyond = None if far is None else (far, layer.attention.far_scores(query, far))
         heads, keys, values = view.attend(query + self.u, position, (key, value), (keys, values), beyond)
         heads = heads if far is None else layer.attention.with_sums(heads, query, far)
-        h = h + layer.attention.output(heads.transpose(1, 2).reshape(view.n_lanes * view.n_rows, -1))
-        return h + layer.forward_out(_gelu(layer.forward_in(layer.norm_forward(h)))), keys, values, kept
+        h = layer.after(h, layer.attention.output(heads.transpose(1, 2).reshape(view.n_lanes * view.n_rows, -1)))
+        return h, keys, values, kept
 
 
 class _View:

@@ -75,8 +75,7 @@ class Fifo:
 
     def visible(self, count: Tensor) -> Tensor:
         """Tell which of the rows that :meth:`read` gives hold a row: (B, stride · mem_len)."""
-        order = torch.arange(self.n_rows, device=count.device)
-        return order >= self.n_rows - count[:, :1]
+        return _filled(count, self.n_rows)
 
     def read(self, ring: Tensor, count: Tensor) -> Tensor:
         """Give the visible rows of one ring, oldest first.
@@ -91,11 +90,7 @@ class Fifo:
         Tensor of shape (B, H, stride · mem_len, K)
             Slots that hold no row are zero.
         """
-        order = torch.arange(self.n_rows, device=ring.device)
-        slot = torch.remainder(count[:, 1:] - self.n_rows + order, self.n_slots).long()  # (B, S · M)
-        rows = ring.gather(2, _along_slots(slot, ring))
-        # where, not a product: an unfilled slot may hold NaN, and 0 · NaN is NaN.
-        return torch.where(self.visible(count)[:, None, :, None], rows, rows.new_zeros(()))
+        return self._newest(ring, count, self.n_rows)
 
     def write(self, ring: Tensor, count: Tensor, rows: Tensor) -> Tensor:
         """Give the ring after new rows (B, H, T, K), in time order."""
@@ -112,6 +107,43 @@ class Fifo:
         valid = (count[:, 0] + n_rows).clamp(max=self.n_slots)
         phase = torch.remainder(count[:, 1] + n_rows, self.turn)
         return torch.stack([valid, phase], dim=1).to(count.dtype)
+
+    def taken_over(self, rings: Sequence[Tensor], count: Tensor, *, before: Fifo) -> tuple[list[Tensor], Tensor]:
+        """Give one kind of ring of each layer, and the counters, that hold the newest rows of another length's.
+
+        A memory that grew has room that nothing fills until rows come: it is invisible. Layers share their counters, so
+        where some grow, all see as far as what those held.
+
+        Parameters
+        ----------
+        rings : sequence of Tensor of shape (B, H, n_slots, K)
+            Of each layer, as ``before`` has them.
+        count : int32 Tensor of shape (B, 2)
+        before : Fifo
+            Of the same stride.
+        """
+        pairs = [(self.of(layer), before.of(layer)) for layer in range(len(rings))]
+        most = min([self.n_slots, *(old.n_slots for new, old in pairs if new.n_slots > old.n_slots)])
+        valid, phase = count[:, :1].clamp(max=most), torch.remainder(count[:, 1:], self.stride)
+        out = []
+        for ring, (new, old) in zip(rings, pairs, strict=True):
+            n = min(new.n_slots, old.n_slots)
+            empty = ring.new_zeros(*ring.shape[:2], new.n_slots, ring.shape[3])
+            out.append(new.write(empty, torch.cat([valid, phase - n], dim=1), old._newest(ring, count, n)))
+        return out, torch.cat([valid, phase], dim=1)
+
+    def _newest(self, ring: Tensor, count: Tensor, n: int) -> Tensor:
+        """Give the newest ``n`` rows of a ring, oldest first; zero where there is none."""
+        order = torch.arange(n, device=ring.device)
+        slot = torch.remainder(count[:, 1:] - n + order, self.n_slots).long()  # (B, n)
+        rows = ring.gather(2, _along_slots(slot, ring))
+        # where, not a product: an unfilled slot may hold NaN, and 0 · NaN is NaN.
+        return torch.where(_filled(count, n)[:, None, :, None], rows, rows.new_zeros(()))
+
+
+def _filled(count: Tensor, n: int) -> Tensor:
+    """Tell which of the newest ``n`` slots hold a row, oldest first."""
+    return torch.arange(n, device=count.device) >= n - count[:, :1]
 
 
 def _along_slots(slot: Tensor, ring: Tensor) -> Tensor:
