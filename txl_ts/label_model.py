@@ -149,7 +149,7 @@ class LabelModel(TXLModel):
         z : Tensor of shape (B, T, K)
             Logits, or values in deviations of the training targets.
         state : dict of Tensor
-            Without gradient.
+            With its graph: how far back gradients go is the trainer's to say (``detach``).
         """
         self._check(x)
         state = restarted(state, start)
@@ -161,8 +161,6 @@ class LabelModel(TXLModel):
         )
         read, pool = self._pooled(hidden, state)
         z = self.answer(read, self.row_path(front.lookback))
-        far, pool = ({name: tensor.detach() for name, tensor in part.items()} for part in (far, pool))
-        rings = [tuple(kind.detach() for kind in ring) for ring in rings]
         return z, self._named(rings, count=count, **far, norm=norm, rows=rows, **pool)
 
     def _pool_specs(self) -> tuple[TensorSpec, ...]:

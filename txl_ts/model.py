@@ -331,7 +331,7 @@ class TXLModel(nn.Module):
         front : Front
             At the same rows.
         state : dict of Tensor
-            Memory rows carry no gradient.
+            With its graph: how far back gradients go is the trainer's to say (``detach``).
         """
         self._check(x)
         stride = self.config.stride
@@ -355,8 +355,6 @@ class TXLModel(nn.Module):
         )
         hidden = hidden.unflatten(0, (len(x), n_phases)).transpose(1, 2).flatten(1, 2)  # (B, n · P, D)
         z = self._answer(hidden, self.linear_path(front.lookback), known, picked, front.last)
-        rings = [tuple(kind.detach() for kind in ring) for ring in rings]
-        far = {name: tensor.detach() for name, tensor in far.items()}
         return z, front, self._named(rings, count=count, **far, norm=norm, rows=rows, **moved)
 
     # -- parts ------------------------------------------------------------------------------------------------------
