@@ -6,6 +6,7 @@ import torch
 
 from tests.oracles import mixed_recurrence
 from txl_ts.backbone import Backbone
+from txl_ts.bench.live_bytes import LiveBytes, peak_bytes
 from txl_ts.config import ModelConfig
 from txl_ts.detector_model import SensorModel
 from txl_ts.errors import ParameterError
@@ -338,3 +339,58 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_norms(tmp_path):
 def test_settings_of_hops_are_checked(how, text):
     with pytest.raises(ParameterError, match=text):
         forecaster(TRAINERS["forecasts"][2](mem_len=8), 60, TrainingSettings(**how))
+
+
+# ---------------------------------------------------------------------------------------------- checkpoint_activations
+
+
+@pytest.mark.parametrize("kind", TRAINERS)
+def test_checkpointed_segments_train_the_same_weights_with_dropout(kind):
+    cls = LabelSettings if kind == "labels" else TrainingSettings
+    _, trainer_of, model_of = TRAINERS[kind]
+    found = []
+    for is_checkpointed in (False, True):
+        how = {"segment_len": 3, "batch_size": 1, "max_epochs": 2, "least_steps": 1, "bptt_segments": 3}
+        model = drawn(model_of(mem_len=8, dropout=0.2))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            history = trainer_of(model, 60, cls(**how, checkpoint_activations=is_checkpointed)).run()
+        found.append((history, list(model.parameters())))
+    (plain, kept), (checked, recomputed) = found
+    assert checked.train == pytest.approx(plain.train, rel=1e-6)
+    np.testing.assert_allclose(checked.hop_norms, plain.hop_norms, rtol=1e-5)
+    for one, other in zip(kept, recomputed, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("memory", [*MEMORIES, "compressive"])
+def test_checkpointed_gradients_are_equal_and_take_less_memory(memory):
+    """The losses that a policy adds of its own are counted once, too."""
+    changes = MEMORIES.get(memory, {"mem_len": 2, "memory": "compressive", "memory_params": {"block": 4}})
+    model, pieces = label_model(**changes).train(), random_rows(4, 48).float().split(6, dim=1)
+    gradients, peaks = [], []
+    for is_checkpointed in (False, True):
+        model.zero_grad()
+
+        def step(how=is_checkpointed):
+            loss, _, _ = unrolled(pieces, model.init_rows(4), forward_of(model), Hops(), checkpoint_activations=how)
+            loss.backward()
+
+        peaks.append(peak_bytes(step))
+        gradients.append([parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None])
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+    # Eight segments: an eighth, the state between them, and what backward itself needs.
+    assert peaks[1] < 0.5 * peaks[0]
+
+
+def test_live_bytes_are_those_that_somebody_holds():
+    before = torch.zeros(500)
+    with LiveBytes() as found:
+        kept = [torch.zeros(1000), before[:7]]
+        kept.append(kept[0].view(10, 100) + 1)
+        assert found.now == 8000
+        del kept[0]
+        torch.ones(250)
+        assert found.now == 4000
+    assert found.peak == 8000

@@ -98,9 +98,10 @@ class LabelTrainer:
     def _epoch(self, bar: tqdm) -> float:
         rng = np.random.default_rng([self.settings.random_state, self.history.epochs])
         state, total, count = self.model.init_rows(self.n_lanes), 0.0, 0.0
+        how = self.settings.checkpoint_activations
         self.model.train()
         for step, some in enumerate(in_steps(self._segments(rng), n=self.settings.bptt_segments)):
-            loss, weight, state = unrolled(some, state, self._forward, self.hops)
+            loss, weight, state = unrolled(some, state, self._forward, self.hops, checkpoint_activations=how)
             bar.update()
             if not float(weight):
                 continue

@@ -182,7 +182,13 @@ class Trainer:
 
     def _step(self, some: list[Segment], phases: Tensor) -> float:
         forward = partial(self._forward, phases=phases)
-        total, n, self.progress.lanes = unrolled(some, self.progress.lanes, forward, self.hops)
+        total, n, self.progress.lanes = unrolled(
+            some,
+            self.progress.lanes,
+            forward,
+            self.hops,
+            checkpoint_activations=self.settings.checkpoint_activations,
+        )
         loss = total / n
         history = self.progress.history
         done = history.epochs * self.n_steps + self.progress.step

@@ -328,6 +328,7 @@ class SensorTrainer:
     def _epoch(self, bar: tqdm) -> float:
         rng = np.random.default_rng([self.settings.random_state, self.history.epochs])
         state, total, count = self.model.init_visits(self.n_lanes, n_phases=1), 0.0, 0.0
+        how = self.settings.checkpoint_activations
         self.model.train()
         walk = segments(
             self.train,
@@ -339,7 +340,7 @@ class SensorTrainer:
             rng=rng,
         )
         for step, some in enumerate(in_steps(walk, n=self.settings.bptt_segments)):
-            loss, n, state = unrolled(some, state, self._forward, self.hops)
+            loss, n, state = unrolled(some, state, self._forward, self.hops, checkpoint_activations=how)
             bar.update()
             if not float(n):
                 continue

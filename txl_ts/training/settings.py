@@ -39,6 +39,8 @@ class TrainingSettings:
         window, the newest row first.
     memory_grad_clip : float, optional
         Largest norm of the gradient that passes.
+    checkpoint_activations : bool
+        Compute each segment once more on the way back instead of keeping all its numbers; for long steps.
     carry_memory : bool
         False resets the memory at every segment; for comparisons.
     random_state : int
@@ -56,6 +58,7 @@ class TrainingSettings:
     bptt_segments: int = 1
     memory_gradient: float | tuple[float, ...] = 1.0
     memory_grad_clip: float | None = None
+    checkpoint_activations: bool = False
     carry_memory: bool = True
     random_state: int = 0
     verbose: bool = False
@@ -77,6 +80,8 @@ class TrainingSettings:
             )
         check_number("weight_decay", self.weight_decay, at_least=0, below=math.inf, example=1e-2)
         check_choice("loss", self.loss, tuple(LOSSES))
+        if not isinstance(self.checkpoint_activations, bool):
+            raise ParameterError(f"checkpoint_activations={self.checkpoint_activations!r} must be True or False.")
         self._check_hops()
 
     def _check_hops(self) -> None:
@@ -117,7 +122,7 @@ class TrainingSettings:
 
 
 # Settings that came later, and what they were before there was a choice.
-_NEWER = {"bptt_segments": 1, "memory_gradient": 1.0, "memory_grad_clip": None}
+_NEWER = {"bptt_segments": 1, "memory_gradient": 1.0, "memory_grad_clip": None, "checkpoint_activations": False}
 
 
 def _share(value: Any) -> float:

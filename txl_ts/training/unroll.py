@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from txl_ts.model import TorchState
 from txl_ts.training.hops import Hops
@@ -26,6 +27,8 @@ def unrolled(
     state: TorchState,
     forward: Callable[[_S, TorchState], tuple[Tensor, Tensor, TorchState]],
     hops: Hops,
+    *,
+    checkpoint_activations: bool = False,
 ) -> tuple[Tensor, Tensor, TorchState]:
     """Walk the segments of a step; the state that comes in and the one that goes out carry no gradient.
 
@@ -39,6 +42,9 @@ def unrolled(
         ``(segment, state) → (loss, weight, state)``: sums over the segment, and the state moved on.
     hops : Hops
         What gradients meet between two segments.
+    checkpoint_activations : bool
+        Keep the state between segments alone, and compute each segment once more on the way back: memory for one
+        segment instead of all, for a third more time.
 
     Returns
     -------
@@ -50,7 +56,10 @@ def unrolled(
     for i, segment in enumerate(segments):
         if i:
             state = hops.through(state, hop=i - 1)
-        loss, weight, state = forward(segment, state)
+        if checkpoint_activations:
+            loss, weight, state = checkpoint(forward, segment, state, use_reentrant=False)
+        else:
+            loss, weight, state = forward(segment, state)
         losses.append(loss)
         weights.append(weight)
     cut = {name: tensor.detach() for name, tensor in state.items()}
