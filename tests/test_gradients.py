@@ -175,7 +175,8 @@ def test_a_far_memory_may_learn_from_the_next_segment_of_a_step():
 
 def test_runs_of_before_are_told_from_others_as_before():
     assert "bptt_segments" not in TrainingSettings().to_json()
-    assert TrainingSettings(bptt_segments=2, verbose=True).to_json()["bptt_segments"] == 2
+    new = TrainingSettings(bptt_segments=2, memory_gradient=(1, 0.5), verbose=True).to_json()
+    assert (new["bptt_segments"], new["memory_gradient"], new["verbose"]) == (2, [1, 0.5], False)
 
 
 # ----------------------------------------------------------------------------------- memory_gradient, memory_grad_clip

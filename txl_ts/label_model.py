@@ -117,7 +117,7 @@ class LabelModel(TXLModel):
         state = restarted(state, start)
         picked = torch.arange(x.shape[1], device=x.device)
         front, norm, rows = self.front(x, state["norm"], state["rows"], picked)
-        hidden, rings, count, far = self.backbone(
+        hidden, rings, count, far = self.recur(
             front.tokens, self.rings(state), state["count"], memory=self.memory, far=far_of(state)
         )
         read, pool = self._pooled(hidden, state)
@@ -156,7 +156,7 @@ class LabelModel(TXLModel):
         picked = torch.arange(x.shape[1], device=x.device)
         front, norm, rows = self.front(x, state["norm"], state["rows"], picked)
         memory = self._visited_memory()
-        hidden, rings, count, far = self.backbone(
+        hidden, rings, count, far = self.recur(
             front.tokens, self.rings(state), state["count"], memory=memory, far=far_of(state)
         )
         read, pool = self._pooled(hidden, state)

@@ -13,6 +13,9 @@ from txl_ts.losses import LOSSES
 from txl_ts.memory import FarMemory
 from txl_ts.training.hops import Hops
 
+GRADIENTS: tuple[str, ...] = ("bptt_segments", "memory_gradient", "memory_grad_clip", "checkpoint_activations")
+"""Settings of how gradients go from segment to segment."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
@@ -56,7 +59,7 @@ class TrainingSettings:
     patience: int = 3
     loss: str = "pinball"
     bptt_segments: int = 1
-    memory_gradient: float | tuple[float, ...] = 1.0
+    memory_gradient: float | Sequence[float] = 1.0
     memory_grad_clip: float | None = None
     checkpoint_activations: bool = False
     carry_memory: bool = True
@@ -116,7 +119,11 @@ class TrainingSettings:
 
     def to_json(self) -> dict[str, Any]:
         """Give what tells this run from another, as plain JSON; a bar changes no number."""
-        document = {name: value for name, value in asdict(self).items() if name != "verbose"}
+        document = {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in asdict(self).items()
+            if name != "verbose"
+        }
         # Runs of before know only the defaults of these.
         return {name: value for name, value in document.items() if value != _NEWER.get(name, ...)} | {"verbose": False}
 
