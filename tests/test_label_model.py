@@ -137,16 +137,6 @@ def test_training_and_inference_give_the_same_answers(pooling):
     torch.testing.assert_close(torch.cat(parts, dim=1).softmax(-1), y, rtol=0, atol=1e-5)
 
 
-def test_gradients_stop_at_the_segment():
-    model = make_model()
-    first, second = rows_of(4).requires_grad_(), rows_of(4, seed=2).requires_grad_()
-    _, state = model.forward_rows(first, model.init_rows(2))
-    z, _ = model.forward_rows(second, state)
-    z.sum().backward()
-    assert second.grad.abs().sum() > 0
-    assert first.grad is None or not (first.grad[:, : 4 - model.config.n_context_rows].abs().sum() > 0)
-
-
 def test_a_label_config_survives_json_and_a_forecasters_does_not_pass_for_one():
     config = make_model(head="values", pooling="mean").config
     assert LabelConfig.from_json(config.to_json()) == config

@@ -14,6 +14,7 @@ from txl_ts.errors import ParameterError
 
 SCALERS = ("running", "standard")
 TRANSFORMS = ("none", "log1p", "sqrt", "asinh")
+PRECISIONS = ("float32", "bf16")
 DISTRIBUTIONS = ("none", "normal", "student_t", "negative_binomial")
 GATES = ("none", "gru")
 ACTIVATIONS = ("gelu", "relu")
@@ -72,6 +73,8 @@ class ModelConfig:
         Memory policy: ``"fifo"``, the window alone, or one that adds a far memory (see :mod:`txl_ts.memory`).
     memory_params : dict
         Its parameters, as far as they are not its defaults.
+    precision : {"float32", "bf16"}
+        In which the layers compute; memory, normaliser and all else are float32 in both.
     d_model, n_layers, n_heads, d_ff : int
         Width, layers, heads, width of the feed-forward part.
     dropout : float
@@ -96,6 +99,7 @@ class ModelConfig:
     distribution: str = "none"
     memory: str = "fifo"
     memory_params: dict[str, int | float] = field(default_factory=dict, hash=False)
+    precision: str = "float32"
     d_model: int
     n_layers: int
     n_heads: int
@@ -129,6 +133,7 @@ class ModelConfig:
         object.__setattr__(self, "half_life", half_life)
         object.__setattr__(self, "dropout", check_number("dropout", self.dropout, at_least=0, below=1, example=0.1))
         check_choice("scaler", self.scaler, SCALERS)
+        check_choice("precision", self.precision, PRECISIONS)
         self._check_memory()
         check_choice("transform", self.transform, TRANSFORMS)
         check_choice("distribution", self.distribution, DISTRIBUTIONS)
@@ -260,6 +265,8 @@ class ModelConfig:
             document["mem_len"] = list(self.mem_len)
         if not self.memory_params:  # older versions do not know them
             del document["memory_params"]
+        if self.precision == "float32":
+            del document["precision"]
         return document
 
     @classmethod

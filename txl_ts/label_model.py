@@ -117,7 +117,7 @@ class LabelModel(TXLModel):
         state = restarted(state, start)
         picked = torch.arange(x.shape[1], device=x.device)
         front, norm, rows = self.front(x, state["norm"], state["rows"], picked)
-        hidden, rings, count, far = self.backbone(
+        hidden, rings, count, far = self.recur(
             front.tokens, self.rings(state), state["count"], memory=self.memory, far=far_of(state)
         )
         read, pool = self._pooled(hidden, state)
@@ -149,20 +149,18 @@ class LabelModel(TXLModel):
         z : Tensor of shape (B, T, K)
             Logits, or values in deviations of the training targets.
         state : dict of Tensor
-            Without gradient.
+            With its graph: how far back gradients go is the trainer's to say (``detach``).
         """
         self._check(x)
         state = restarted(state, start)
         picked = torch.arange(x.shape[1], device=x.device)
         front, norm, rows = self.front(x, state["norm"], state["rows"], picked)
         memory = self._visited_memory()
-        hidden, rings, count, far = self.backbone(
+        hidden, rings, count, far = self.recur(
             front.tokens, self.rings(state), state["count"], memory=memory, far=far_of(state)
         )
         read, pool = self._pooled(hidden, state)
         z = self.answer(read, self.row_path(front.lookback))
-        far, pool = ({name: tensor.detach() for name, tensor in part.items()} for part in (far, pool))
-        rings = [tuple(kind.detach() for kind in ring) for ring in rings]
         return z, self._named(rings, count=count, **far, norm=norm, rows=rows, **pool)
 
     def _pool_specs(self) -> tuple[TensorSpec, ...]:

@@ -6,9 +6,10 @@ one row or thousands, for one lane or many: the numbers are the same.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -105,6 +106,7 @@ class TXLModel(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config = completed(config)
+        self.precision = config.precision
         channels = config.n_channels
         self.units = Units(config.transform, config.non_negative)
         self.normaliser = (
@@ -210,7 +212,7 @@ class TXLModel(nn.Module):
         picked = None if n_rows == 1 else torch.arange(n_rows, device=x.device)
         front, norm, rows = self.front(x, state["norm"], state["rows"], picked)
         front, known, moved = self._with_beside(x, front, beside, state, picked)
-        hidden, rings, count, far = self.backbone(
+        hidden, rings, count, far = self.recur(
             front.tokens,
             self.rings(state),
             state["count"],
@@ -367,7 +369,7 @@ class TXLModel(nn.Module):
         front : Front
             At the same rows.
         state : dict of Tensor
-            Memory rows carry no gradient.
+            With its graph: how far back gradients go is the trainer's to say (``detach``).
         """
         self._check(x)
         stride = self.config.stride
@@ -381,7 +383,7 @@ class TXLModel(nn.Module):
         front, norm, rows = self.front(x, ahead["norm"], ahead["rows"], picked)
         front, known, moved = self._with_beside(x, front, beside, ahead, picked)
         lanes = front.tokens.unflatten(1, (n_visits, n_phases)).transpose(1, 2).flatten(0, 1)  # (B · P, n, D)
-        hidden, rings, count, far = self.backbone(
+        hidden, rings, count, far = self.recur(
             lanes,
             self.rings(state),
             count,
@@ -391,8 +393,6 @@ class TXLModel(nn.Module):
         )
         hidden = hidden.unflatten(0, (len(x), n_phases)).transpose(1, 2).flatten(1, 2)  # (B, n · P, D)
         z = self._answer(hidden, self.linear_path(front.lookback), known, picked, front.last)
-        rings = [tuple(kind.detach() for kind in ring) for ring in rings]
-        far = {name: tensor.detach() for name, tensor in far.items()}
         return z, front, self._named(rings, count=count, **far, norm=norm, rows=rows, **moved)
 
     # -- parts ------------------------------------------------------------------------------------------------------
@@ -421,6 +421,23 @@ class TXLModel(nn.Module):
         if self.config.scale_embedding:
             tokens = tokens * self.config.d_model**0.5
         return Front(self.dropout(tokens), z[..., z.shape[-1] - self.config.lookback :], scale), norm, rows
+
+    def recur(self, tokens: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, list[Rows], Tensor, Kept]:
+        """Run the backbone in the precision of this model; what it keeps is float32 in any.
+
+        Only here: in bfloat16 a running mean of long memory stands still, and the linear path would lose its digits.
+        """
+        if self.precision == "float32":
+            return cast(Any, self.backbone(tokens, *args, **kwargs))
+        with torch.autocast(tokens.device.type, dtype=torch.bfloat16):
+            hidden, rings, count, far = self.backbone(tokens, *args, **kwargs)
+        return hidden.to(tokens.dtype), rings, count, far
+
+    def in_float32(self) -> Self:
+        """Give the same model, with the same weights, that computes in float32, as its graph does."""
+        out = copy.copy(self)
+        out.precision = "float32"
+        return out
 
     def rings(self, state: TorchState) -> list[Rows]:
         """Give what each layer keeps: the tensors of the state that are memory, in the order of layers."""

@@ -56,6 +56,18 @@ class TXLClassifier(ClassifierMixin, TabularEstimator):
         Series, or pieces of long ones, in a training step.
     segment_len : int or "auto"
         Rows of a training segment. ``"auto"``: 64, or 256 where whole series have labels.
+    bptt_segments : int
+        Segments of a training step, through which gradients run; 1 stops them at the segment. See
+        ``docs/gradients.md``, for the next three too.
+    memory_gradient : float or sequence of float
+        Share of the gradient that passes from a segment to the one before it, or one per place in the window, the
+        newest row first.
+    memory_grad_clip : float, optional
+        Largest norm of the gradient that passes.
+    checkpoint_activations : bool
+        Compute each segment once more on the way back instead of keeping all its numbers.
+    precision : {"float32", "bf16"}
+        In which the layers compute, in training and afterwards; memory and scaling are float32, graphs in all.
     deterministic : bool
         Walk series in a fixed lane width and row grid, so that their answers do not depend, to the bit, on which other
         series are there. Slower.

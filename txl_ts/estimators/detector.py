@@ -31,7 +31,7 @@ from txl_ts.state import State, init_state
 from txl_ts.stream import Watch
 from txl_ts.stream.score import KINDS, NEVER, Surprise, check_horizons
 from txl_ts.stream.statuses import DRIFT, MISSING, OK, WARMING_UP
-from txl_ts.training import History, TrainingSettings
+from txl_ts.training import GRADIENTS, History, TrainingSettings
 from txl_ts.walk import Pace, walk
 
 CHANNELS = ("mixed", "independent")
@@ -102,6 +102,16 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
         0 leaves the linear path alone.
     patience, batch_size, segment_len : int
         Of training.
+    bptt_segments : int
+        Segments of a training step, through which gradients run; 1 stops them at the segment. See
+        ``docs/gradients.md``, for the next three too.
+    memory_gradient : float or sequence of float
+        Share of the gradient that passes from a segment to the one before it, or one per place in the window, the
+        newest row first.
+    memory_grad_clip : float, optional
+        Largest norm of the gradient that passes.
+    checkpoint_activations : bool
+        Compute each segment once more on the way back instead of keeping all its numbers.
     deterministic : bool
         Walk series one by one in a fixed grid of rows, so that their scores do not depend, to the bit, on which others
         are there. Slower.
@@ -187,6 +197,10 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
         patience: int = 3,
         batch_size: int = 8,
         segment_len: int = 64,
+        bptt_segments: int = 1,
+        memory_gradient: float | Sequence[float] = 1.0,
+        memory_grad_clip: float | None = None,
+        checkpoint_activations: bool = False,
         deterministic: bool = False,
         random_state: int | RandomState | None = 0,
         verbose: bool = False,
@@ -224,6 +238,10 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
         self.patience = patience
         self.batch_size = batch_size
         self.segment_len = segment_len
+        self.bptt_segments = bptt_segments
+        self.memory_gradient = memory_gradient
+        self.memory_grad_clip = memory_grad_clip
+        self.checkpoint_activations = checkpoint_activations
         self.deterministic = deterministic
         self.random_state = random_state
         self.verbose = verbose
@@ -612,7 +630,7 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
             seed = int(check_random_state(seed).randint(2**31 - 1))
         names = ("learning_rate", "weight_decay", "max_epochs", "patience", "batch_size", "segment_len")
         return TrainingSettings(
-            **{name: getattr(self, name) for name in names},
+            **{name: getattr(self, name) for name in (*names, *GRADIENTS)},
             random_state=int(seed),
             verbose=bool(self.verbose),
             least_steps=_LEAST_STEPS,

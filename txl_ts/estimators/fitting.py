@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any
 
@@ -115,7 +115,7 @@ def _train(
         identity = {
             "stage": stage,
             "model": config.to_json(),
-            "settings": asdict(replace(settings, verbose=False)),  # a bar changes no number
+            "settings": settings.to_json(),
             "rows": _digest(panel, rows),
         }
         keeper = Checkpoint(os.path.join(checkpoint, stage), identity)

@@ -27,7 +27,7 @@ from txl_ts.estimators.updating import Updates
 from txl_ts.estimators.weights import read_weights, without_column
 from txl_ts.estimators.window import Windows
 from txl_ts.frames import FrameStyle, Panel, Roles, id_frame, long_frame, wide_frame, wide_id_frame, with_words_of
-from txl_ts.training import History, LinearFit, TrainingSettings
+from txl_ts.training import GRADIENTS, History, LinearFit, TrainingSettings
 from txl_ts.walk import Pace
 
 
@@ -96,9 +96,21 @@ class TXLForecaster(Updates, KeptMemories, Windows, Exports, Tunes):
         Lanes (series × phases) in a training step.
     segment_len : int
         Visits of a training segment.
+    bptt_segments : int
+        Segments of a training step, through which gradients run; 1 stops them at the segment. See
+        ``docs/gradients.md``, for the next three too.
+    memory_gradient : float or sequence of float
+        Share of the gradient that passes from a segment to the one before it, or one per place in the window, the
+        newest row first.
+    memory_grad_clip : float, optional
+        Largest norm of the gradient that passes.
+    checkpoint_activations : bool
+        Compute each segment once more on the way back instead of keeping all its numbers.
     carry_memory : bool
         False empties the memory at each segment, in training and in walks (there counted from the first row of each
         call); for comparisons.
+    precision : {"float32", "bf16"}
+        In which the layers compute, in training and afterwards; memory and scaling are float32, graphs in all.
     calendar : "auto" or sequence of str, optional
         Features of the stamp, on the wall clock of its zone, that are known ahead by themselves: ``"hour"``,
         ``"weekday"``, ``"month"``, ``"yearday"``, ``"holidays:CC"`` (extra ``holidays``). ``"auto"`` takes hour,
@@ -189,7 +201,12 @@ class TXLForecaster(Updates, KeptMemories, Windows, Exports, Tunes):
         patience: int = 3,
         batch_size: int = 32,
         segment_len: int = 24,
+        bptt_segments: int = 1,
+        memory_gradient: float | Sequence[float] = 1.0,
+        memory_grad_clip: float | None = None,
+        checkpoint_activations: bool = False,
         carry_memory: bool = True,
+        precision: str = "float32",
         calendar: str | Sequence[str] | None = None,
         align: str = "error",
         max_gap: int | None = None,
@@ -227,7 +244,12 @@ class TXLForecaster(Updates, KeptMemories, Windows, Exports, Tunes):
         self.patience = patience
         self.batch_size = batch_size
         self.segment_len = segment_len
+        self.bptt_segments = bptt_segments
+        self.memory_gradient = memory_gradient
+        self.memory_grad_clip = memory_grad_clip
+        self.checkpoint_activations = checkpoint_activations
         self.carry_memory = carry_memory
+        self.precision = precision
         self.calendar = calendar
         self.align = align
         self.max_gap = max_gap
@@ -617,7 +639,7 @@ class TXLForecaster(Updates, KeptMemories, Windows, Exports, Tunes):
             )
         names = ("learning_rate", "weight_decay", "max_epochs", "batch_size", "segment_len", "patience", "loss")
         return TrainingSettings(
-            **{name: getattr(self, name) for name in names},
+            **{name: getattr(self, name) for name in (*names, *GRADIENTS)},
             carry_memory=self.carry_memory,
             random_state=self.random_state,
             verbose=self.verbose,

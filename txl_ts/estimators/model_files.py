@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from os import PathLike
 from typing import Any
 
@@ -100,10 +99,12 @@ def checked_names(names: Any) -> tuple[str | int, ...] | None:
 
 
 def history_to_json(history: History) -> dict[str, Any]:
-    """Give losses as plain JSON, which knows no NaN."""
+    """Give losses as plain JSON, which knows no NaN; norms of hops only where there are any."""
+    losses = {name: [None if x != x else float(x) for x in getattr(history, name)] for name in ("train", "validation")}
     return {
-        name: [None if x != x else float(x) for x in value] if isinstance(value, list) else value
-        for name, value in asdict(history).items()
+        **losses,
+        "best_epoch": history.best_epoch,
+        **({"hop_norms": history.hop_norms} if history.hop_norms else {}),
     }
 
 
@@ -117,7 +118,8 @@ def history_from_json(document: Any, *, may_lack: bool) -> History:
         raise ValueError("losses must be lists")
     none = "nan" if may_lack else None  # float(None) is a TypeError
     train, validation = ([float(none if x is None else x) for x in one] for one in (history.train, history.validation))
-    return History(train, validation, int(history.best_epoch))
+    norms = [[float(norm) for norm in hops] for hops in history.hop_norms]
+    return History(train, validation, int(history.best_epoch), norms)
 
 
 @contextmanager

@@ -78,6 +78,7 @@ def resolve_sizes(
         "distribution": "none" if params["distribution"] is None else params["distribution"],
         "n_channels": n_channels,
         "memory": params["memory"],
+        "precision": params["precision"],
         "memory_params": {} if params["memory_params"] is None else params["memory_params"],
         "d_model": d_model,
         "n_layers": n_layers,

@@ -25,7 +25,7 @@ from txl_ts.estimators.series_rows import SeriesRows, check_start, read_rows
 from txl_ts.estimators.window import taken_over
 from txl_ts.label_model import LabelConfig, LabelModel
 from txl_ts.memory import completed
-from txl_ts.training import History, LabelRows, LabelSettings
+from txl_ts.training import GRADIENTS, History, LabelRows, LabelSettings
 from txl_ts.walk import Pace, walk
 
 _MEM_LEN = 32
@@ -65,6 +65,11 @@ class TabularEstimator(SeriesMemories, BaseEstimator):
         patience: int = 5,
         batch_size: int = 8,
         segment_len: int | Literal["auto"] = "auto",
+        bptt_segments: int = 1,
+        memory_gradient: float | Sequence[float] = 1.0,
+        memory_grad_clip: float | None = None,
+        checkpoint_activations: bool = False,
+        precision: str = "float32",
         deterministic: bool = False,
         random_state: int | RandomState | None = 0,
         verbose: bool = False,
@@ -90,6 +95,11 @@ class TabularEstimator(SeriesMemories, BaseEstimator):
         self.patience = patience
         self.batch_size = batch_size
         self.segment_len = segment_len
+        self.bptt_segments = bptt_segments
+        self.memory_gradient = memory_gradient
+        self.memory_grad_clip = memory_grad_clip
+        self.checkpoint_activations = checkpoint_activations
+        self.precision = precision
         self.deterministic = deterministic
         self.random_state = random_state
         self.verbose = verbose
@@ -259,6 +269,7 @@ class TabularEstimator(SeriesMemories, BaseEstimator):
             pooling=self.pooling,
             head=self._head,
             memory=self.memory,
+            precision=self.precision,
             memory_params={} if self.memory_params is None else self.memory_params,
             n_channels=n_channels,
             n_outputs=n_outputs,
@@ -277,6 +288,7 @@ class TabularEstimator(SeriesMemories, BaseEstimator):
             patience=self.patience,
             batch_size=self.batch_size,
             segment_len=segment if self.segment_len == "auto" else self.segment_len,
+            **{name: getattr(self, name) for name in GRADIENTS},
             random_state=int(seed),
             verbose=bool(self.verbose),
         )

@@ -101,6 +101,7 @@ def export_onnx(
         If a file cannot be written.
     """
     onnx, path = opened(path, profile=profile, precision=precision)
+    model = model.in_float32()
     linear_path = model.linear_path.weight.detach().numpy()
 
     def made(fixed: dict[str, int]) -> tuple[Any, dict[str, Any]]:

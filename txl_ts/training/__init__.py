@@ -18,9 +18,10 @@ from txl_ts.training.loop import Trainer
 from txl_ts.training.pieces import BesideRows, Pieces
 from txl_ts.training.row_path import fit_row_path
 from txl_ts.training.segments import Origins
-from txl_ts.training.settings import TrainingSettings
+from txl_ts.training.settings import GRADIENTS, TrainingSettings
 
 __all__ = [
+    "GRADIENTS",
     "METHODS",
     "Adapter",
     "BesideRows",

@@ -54,7 +54,8 @@ class Checkpoint:
         self._refuse_another_run()
         bundle = load(self.path, role="checkpoint", expected=lambda config, at: self._expected(trainer, config, at))
         at, progress = bundle.positions, trainer.progress
-        progress.history = History(at["train"], at["validation"], at["best_epoch"])
+        progress.history = History(at["train"], at["validation"], at["best_epoch"], at.get("hop_norms", []))
+        trainer.hops.sums, trainer.hops.counts = at.get("hop_sums", []), at.get("hop_counts", [])
         progress.step, progress.loss_sum = at["step"], at["loss_sum"]
         weights = {name: torch.from_numpy(array) for name, array in bundle.tensors["weights"].items()}
         trainer.model.load_state_dict(_under("now", weights))
@@ -89,6 +90,7 @@ class Checkpoint:
             for moment in _MOMENTS
             if parameter in trainer.optimiser.state
         }
+        hops = {"hop_norms": history.hop_norms, "hop_sums": trainer.hops.sums, "hop_counts": trainer.hops.counts}
         return Bundle(
             role="checkpoint",
             config={"class": "Trainer", "identity": self.identity},
@@ -106,7 +108,8 @@ class Checkpoint:
                 "n_best": len(best),
                 "n_moments": len(optimiser),
                 "n_lanes": len(lanes),
-            },
+            }
+            | (hops if trainer.settings.bptt_segments > 1 else {}),
         )
 
     def _refuse_another_run(self) -> None:
@@ -126,7 +129,8 @@ class Checkpoint:
         lanes = trainer.model.init_visits(trainer.n_lanes, n_phases=trainer.n_phases) if at["n_lanes"] else {}
         moments: dict[str, NDArray[Any]] = {}
         if at["n_moments"]:
-            trained = ((n, p) for n, p in trainer.model.named_parameters() if p.requires_grad)
+            # Empty ones (of a linear path over no rows) get no gradient.
+            trained = ((n, p) for n, p in trainer.model.named_parameters() if p.requires_grad and p.numel())
             for name, parameter in trained:
                 like = parameter.detach().numpy()
                 moments |= {f"{name}.exp_avg": like, f"{name}.exp_avg_sq": like}

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from txl_ts.errors import TrainingError
+from txl_ts.training.hops import Hops
 from txl_ts.training.settings import TrainingSettings
 
 # The linear path learns this much more slowly than the rest. Decay would pull it from "the last value" to "the mean";
@@ -31,11 +32,15 @@ class History:
         Loss on the validation rows after each epoch; empty without validation rows.
     best_epoch : int
         The epoch whose weights were kept; 0 is the linear path alone.
+    hop_norms : list of list of float
+        With ``bptt_segments`` above 1: for each epoch the mean norm of the gradient that passed each hop between the
+        segments of a step, in time order, as ``memory_gradient`` left it and before ``memory_grad_clip``.
     """
 
     train: list[float] = field(default_factory=list)
     validation: list[float] = field(default_factory=list)
     best_epoch: int = 0
+    hop_norms: list[list[float]] = field(default_factory=list)
 
     @property
     def epochs(self) -> int:
@@ -97,6 +102,7 @@ def run_epochs(
     n_steps: int,
     epoch: Callable[[tqdm], float],
     validation_loss: Callable[[], float] | None,
+    hops: Hops,
 ) -> History:
     """Train for all epochs, or until patience is over, and leave the best weights in the model.
 
@@ -112,6 +118,8 @@ def run_epochs(
         Trains for an epoch, tells the bar of each step, gives the mean loss.
     validation_loss : callable or None
         Without it the last weights stay.
+    hops : Hops
+        Whose norms go into the history.
     """
     best: dict[str, Tensor] = {}
     if validation_loss is not None:
@@ -120,6 +128,7 @@ def run_epochs(
     with tqdm(total=settings.max_epochs * n_steps, disable=not settings.verbose, desc="training", unit="step") as bar:
         while history.epochs < settings.max_epochs and not history.is_patience_over(settings.patience):
             history.train.append(epoch(bar))
+            note_hops(history, hops, settings)
             if validation_loss is None:
                 continue
             history.validation.append(validation_loss())
@@ -134,9 +143,16 @@ def run_epochs(
     return history
 
 
-def count_steps(lengths: Sequence[int], *, n_rows: int, n_passes: int, n_lanes: int) -> int:
-    """Count the steps of an epoch over series of such lengths, cut into segments of ``n_rows``."""
-    return max(-(-sum(-(-int(length) // n_rows) for length in lengths) * n_passes // n_lanes), 1)
+def note_hops(history: History, hops: Hops, settings: TrainingSettings) -> None:
+    """Put the norms of an epoch into the history, where there are hops at all."""
+    if settings.bptt_segments > 1:
+        history.hop_norms.append(hops.means())
+
+
+def count_steps(lengths: Sequence[int], *, n_rows: int, n_passes: int, n_lanes: int, n_segments: int) -> int:
+    """Count the steps of an epoch over series of such lengths, ``n_segments`` of ``n_rows`` each in every lane."""
+    in_lane = -(-sum(-(-int(length) // n_rows) for length in lengths) * n_passes // n_lanes)
+    return max(-(-in_lane // n_segments), 1)
 
 
 def copied(weights: dict[str, Tensor]) -> dict[str, Tensor]:

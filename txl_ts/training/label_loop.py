@@ -17,9 +17,11 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from txl_ts.label_model import LabelModel
+from txl_ts.model import TorchState
 from txl_ts.training.epochs import History, count_steps, descend, optimiser_of, run_epochs
 from txl_ts.training.labelled import LabelRows, LabelSegment, label_segments
 from txl_ts.training.settings import TrainingSettings, check_segment
+from txl_ts.training.unroll import in_steps, unrolled
 
 _VALIDATION_LANES = 64
 _VALIDATION_ROWS = 256
@@ -48,7 +50,8 @@ class LabelTrainer:
         self, model: LabelModel, train: LabelRows, validation: LabelRows | None, settings: LabelSettings
     ) -> None:
         self.model, self.validation, self.settings = model, validation, settings
-        check_segment(settings.segment_len, model.backbone.far)
+        check_segment(settings, model.backbone.far)
+        self.hops = settings.hops(model.config)
         longest = int((train.stop - train.first).max())
         self.n_rows = min(settings.segment_len, longest)
         reach = model.config.reach
@@ -70,6 +73,7 @@ class LabelTrainer:
             n_steps=self.n_steps,
             epoch=self._epoch,
             validation_loss=None if self.validation is None else self.validation_loss,
+            hops=self.hops,
         )
 
     def validation_loss(self) -> float:
@@ -94,18 +98,22 @@ class LabelTrainer:
     def _epoch(self, bar: tqdm) -> float:
         rng = np.random.default_rng([self.settings.random_state, self.history.epochs])
         state, total, count = self.model.init_rows(self.n_lanes), 0.0, 0.0
+        how = self.settings.checkpoint_activations
         self.model.train()
-        for step, segment in enumerate(self._segments(rng)):
-            if not self.settings.carry_memory:
-                state = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
-            z, state = self.model.forward_rows(segment.x, state, segment.start)
-            loss, weight = label_loss(z, segment)
+        for step, some in enumerate(in_steps(self._segments(rng), n=self.settings.bptt_segments)):
+            loss, weight, state = unrolled(some, state, self._forward, self.hops, checkpoint_activations=how)
             bar.update()
             if not float(weight):
                 continue
             self._step(loss / weight, step)
             total, count = total + float(loss.detach()), count + float(weight)
         return total / count if count else math.nan
+
+    def _forward(self, segment: LabelSegment, state: TorchState) -> tuple[Tensor, Tensor, TorchState]:
+        if not self.settings.carry_memory:
+            state = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+        z, state = self.model.forward_rows(segment.x, state, segment.start)
+        return *label_loss(z, segment), state
 
     def _step(self, loss: Tensor, step: int) -> None:
         epoch, steps = self.history.epochs, self.settings.max_epochs * self.n_steps
@@ -119,7 +127,8 @@ class LabelTrainer:
 
     def _count_steps(self) -> int:
         lengths = (self.train.stop - self.train.first).tolist()
-        return count_steps(lengths, n_rows=self.n_rows, n_passes=self.n_passes, n_lanes=self.n_lanes)
+        sizes = {"n_rows": self.n_rows, "n_passes": self.n_passes, "n_lanes": self.n_lanes}
+        return count_steps(lengths, **sizes, n_segments=self.settings.bptt_segments)
 
 
 def label_loss(z: Tensor, segment: LabelSegment) -> tuple[Tensor, Tensor]:

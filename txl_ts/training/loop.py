@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
@@ -21,10 +22,11 @@ from txl_ts.embeddings import Units
 from txl_ts.heads import QuantileHead
 from txl_ts.losses import LOSSES, forecast_loss, mean_over
 from txl_ts.model import Front, TorchState, TXLModel, forgotten
-from txl_ts.training.epochs import History, copied, descend, optimiser_of
+from txl_ts.training.epochs import History, copied, descend, note_hops, optimiser_of
 from txl_ts.training.pieces import Step, schedule
 from txl_ts.training.segments import Origins, Segment, segments
 from txl_ts.training.settings import TrainingSettings, check_segment
+from txl_ts.training.unroll import in_steps, unrolled
 
 _VALIDATION_ROWS = 512
 _VALIDATION_LANES = 32
@@ -69,11 +71,12 @@ class Trainer:
     def __init__(self, model: TXLModel, train: Origins, validation: Origins | None, settings: TrainingSettings) -> None:
         self.model, self.train, self.validation, self.settings = model, train, validation, settings
         stride = model.config.stride
-        check_segment(settings.segment_len, model.backbone.far)
+        check_segment(settings, model.backbone.far)
+        self.hops = settings.hops(model.config)
         self.n_lanes = max(min(len(train.pieces), settings.batch_size), 1)
         self.n_phases = min(stride, max(settings.batch_size // self.n_lanes, 1))
         self.n_rows = settings.segment_len * stride
-        self._rows_per_step = self.n_lanes * self.n_rows
+        self._rows_per_step = self.n_lanes * self.n_rows * settings.bptt_segments
         # An epoch walks each piece by some of its phases, and has enough steps to be worth a look at the validation.
         self.n_passes = 1
         per_pass = max(self._count_steps(), 1)
@@ -158,14 +161,16 @@ class Trainer:
         if not progress.lanes:
             progress.lanes = self.model.init_visits(self.n_lanes, n_phases=self.n_phases)
         self.model.train()
-        steps = itertools.islice(self._schedule(rng), progress.step, None)
-        for segment in segments(self.train, steps, n_rows=self.n_rows, h=self.model.config.h):
-            progress.loss_sum += self._step(segment, phases)
+        n = self.settings.bptt_segments
+        steps = itertools.islice(self._schedule(rng), progress.step * n, None)
+        for some in in_steps(segments(self.train, steps, n_rows=self.n_rows, h=self.model.config.h), n=n):
+            progress.loss_sum += self._step(some, phases)
             progress.step += 1
             bar.update(self._rows_per_step)
             if after_step:
                 after_step()
         history.train.append(progress.loss_sum / max(progress.step, 1))
+        note_hops(history, self.hops, self.settings)
         if self.validation:
             history.validation.append(self.validation_loss())
             bar.set_postfix(validation=f"{history.validation[-1]:.4f}")
@@ -175,16 +180,16 @@ class Trainer:
         if after_step:
             after_step()
 
-    def _step(self, segment: Segment, phases: Tensor) -> float:
-        stride = self.model.config.stride
-        lanes = self.progress.lanes
-        if not self.settings.carry_memory:
-            lanes = forgotten(lanes)
-        z, front, self.progress.lanes = self.model.forward_visits(
-            segment.x, lanes, phases, segment.start, beside=segment.beside
+    def _step(self, some: list[Segment], phases: Tensor) -> float:
+        forward = partial(self._forward, phases=phases)
+        total, n, self.progress.lanes = unrolled(
+            some,
+            self.progress.lanes,
+            forward,
+            self.hops,
+            checkpoint_activations=self.settings.checkpoint_activations,
         )
-        picked = (torch.arange(self.settings.segment_len)[:, None] * stride + phases).flatten()
-        loss = self._loss(segment, front, z, picked)
+        loss = total / n
         history = self.progress.history
         done = history.epochs * self.n_steps + self.progress.step
         descend(
@@ -197,6 +202,15 @@ class Trainer:
             where="the target",
         )
         return float(loss.detach())
+
+    def _forward(self, segment: Segment, lanes: TorchState, *, phases: Tensor) -> tuple[Tensor, Tensor, TorchState]:
+        """Give the mean loss of a segment, which counts for one, and the lanes moved on."""
+        if not self.settings.carry_memory:
+            lanes = forgotten(lanes)
+        z, front, lanes = self.model.forward_visits(segment.x, lanes, phases, segment.start, beside=segment.beside)
+        picked = (torch.arange(self.settings.segment_len)[:, None] * self.model.config.stride + phases).flatten()
+        loss = self._loss(segment, front, z, picked)
+        return loss, torch.ones_like(loss), lanes
 
     def _loss(self, segment: Segment, front: Front, z: Tensor, picked: Tensor) -> Tensor:
         scale = front.scale
@@ -242,7 +256,8 @@ class Trainer:
 
     def _count_steps(self) -> int:
         """Count the steps of an epoch; cuts differ between epochs by a step at most, which only the schedule sees."""
-        return sum(1 for _ in self._schedule(np.random.default_rng(self.settings.random_state)))
+        n_segments = sum(1 for _ in self._schedule(np.random.default_rng(self.settings.random_state)))
+        return -(-n_segments // self.settings.bptt_segments)
 
 
 def _forecasts(model: TXLModel, origins: Origins) -> Iterator[tuple[Segment, Front, Tensor, Tensor]]:

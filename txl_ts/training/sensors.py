@@ -19,11 +19,12 @@ from tqdm import tqdm
 
 from txl_ts.embeddings import Scale
 from txl_ts.losses import pinball
-from txl_ts.model import Front, TXLModel, restarted
+from txl_ts.model import Front, TorchState, TXLModel, restarted
 from txl_ts.training.closed_form import PENALTIES
 from txl_ts.training.epochs import History, count_steps, descend, optimiser_of, run_epochs
 from txl_ts.training.pieces import Pieces, schedule
 from txl_ts.training.settings import TrainingSettings
+from txl_ts.training.unroll import in_steps, unrolled
 
 TRAIN, CHOOSE = 0, 2
 """Roles of rows: targets to train on, targets that choose the epoch; others are walked alone."""
@@ -276,6 +277,7 @@ class SensorTrainer:
 
     def __init__(self, model: TXLModel, rows: SensorRows, steps: Sequence[int], settings: TrainingSettings) -> None:
         self.model, self.whole, self.steps, self.settings = model, rows, list(steps), settings
+        self.hops = settings.hops(model.config)
         longest = int((rows.stop - rows.first).max())
         self.n_rows = min(settings.segment_len, longest)
         # One long series keeps all lanes busy if it is cut; a piece much longer than the reach loses little by it.
@@ -297,6 +299,7 @@ class SensorTrainer:
             n_steps=self.n_steps,
             epoch=self._epoch,
             validation_loss=self.validation_loss if self.has_choice else None,
+            hops=self.hops,
         )
 
     def validation_loss(self) -> float:
@@ -325,7 +328,7 @@ class SensorTrainer:
     def _epoch(self, bar: tqdm) -> float:
         rng = np.random.default_rng([self.settings.random_state, self.history.epochs])
         state, total, count = self.model.init_visits(self.n_lanes, n_phases=1), 0.0, 0.0
-        phase = torch.zeros(1, dtype=torch.int64)
+        how = self.settings.checkpoint_activations
         self.model.train()
         walk = segments(
             self.train,
@@ -336,15 +339,19 @@ class SensorTrainer:
             jump=True,
             rng=rng,
         )
-        for step, segment in enumerate(walk):
-            z, front, state = self.model.forward_visits(segment.x, state, phase, segment.start)
-            loss, n = self._loss(segment, front.scale, z, TRAIN)
+        for step, some in enumerate(in_steps(walk, n=self.settings.bptt_segments)):
+            loss, n, state = unrolled(some, state, self._forward, self.hops, checkpoint_activations=how)
             bar.update()
             if not float(n):
                 continue
             self._step(loss / n, step)
             total, count = total + float(loss.detach()), count + float(n)
         return total / count if count else math.nan
+
+    def _forward(self, segment: SensorSegment, state: TorchState) -> tuple[Tensor, Tensor, TorchState]:
+        phase = torch.zeros(1, dtype=torch.int64)
+        z, front, state = self.model.forward_visits(segment.x, state, phase, segment.start)
+        return *self._loss(segment, front.scale, z, TRAIN), state
 
     def _loss(self, segment: SensorSegment, scale: Scale, z: Tensor, role: int) -> tuple[Tensor, Tensor]:
         """Sum the pinball losses, in units of each channel, and count the targets."""
@@ -363,4 +370,5 @@ class SensorTrainer:
 
     def _count_steps(self) -> int:
         lengths = (self.train.stop - self.train.first).tolist()
-        return count_steps(lengths, n_rows=self.n_rows, n_passes=self.n_passes, n_lanes=self.n_lanes)
+        sizes = {"n_rows": self.n_rows, "n_passes": self.n_passes, "n_lanes": self.n_lanes}
+        return count_steps(lengths, **sizes, n_segments=self.settings.bptt_segments)
