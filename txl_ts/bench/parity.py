@@ -78,7 +78,7 @@ def run(
     *,
     seeds: tuple[int, ...] = (0,),
     cases: Sequence[Case] = CASES,
-    most_rows: int = 2_000,
+    most_rows: int = 1_000,
     command: str | None = None,
 ) -> dict[str, Any]:
     """Fit a detector per case, and compare what it says of the rows that follow.
@@ -118,8 +118,9 @@ def run(
         "columns": dict(COLUMNS),
         "rows": rows,
         "notes": [
+            "Where no score is above 1, as with `novelty` within its range, differences are shown as they are.",
             "A p-value moves by 1 / (n + 1) where a score that differs in its last digit passes one of the n scores of "
-            "the calibration: then one row has another p-value, by that much."
+            "the calibration: then one row has another p-value, by that much.",
         ],
         "environment": here,
     }
@@ -163,7 +164,7 @@ def differences(
     """
     wanted = detector.detect(values, start="fitted")
     alone = detector.detect(values)  # a watch has no state of the fit
-    scale = float(np.nanmax(np.abs(wanted.score)))
+    scale = max(1.0, float(np.nanmax(np.abs(wanted.score))))
     detector.export_state(graph.with_suffix(".state"))
     by_row = _graph_rows(detector, graph, values)
     watched = _watched(detector, graph, values, times)
@@ -219,7 +220,8 @@ def _watched(
     from txl_ts.stream import restore, snapshot
 
     def opened() -> Any:
-        return detector.watch(max_gap="36500d") if graph is None else open_watch(graph, max_gap="36500d")
+        gaps = {"max_gap": "36500d", "max_jump": "36500d"}  # arrays know of none
+        return detector.watch(**gaps) if graph is None else open_watch(graph, **gaps)
 
     stamps = np.arange(len(values)).astype("datetime64[s]") if times is None else times.astype("datetime64[s]")
     if not (np.diff(stamps.astype(np.int64)) > 0).all():
@@ -257,7 +259,7 @@ def rows_of(data: Path, name: str) -> tuple[Floats, NDArray[np.datetime64], int]
         with path.open(encoding="utf-8", newline="") as file:
             _, *rows = csv.reader(file)
         values = np.array([[float(cell) if cell else np.nan for cell in row[1:]] for row in rows])
-        return values, np.array([row[0] for row in rows], "datetime64[s]"), 8_000
+        return values, np.array([row[0] for row in rows], "datetime64[s]"), 3_000
     if name == "SKAB":
         series = anomaly_sets.skab(data)[0]
     elif name == "NAB":
