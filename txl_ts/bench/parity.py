@@ -118,7 +118,6 @@ def run(
         "columns": dict(COLUMNS),
         "rows": rows,
         "notes": [
-            "Where no score is above 1, as with `novelty` within its range, differences are shown as they are.",
             "A p-value moves by 1 / (n + 1) where a score that differs in its last digit passes one of the n scores of "
             "the calibration: then one row has another p-value, by that much.",
         ],
@@ -164,7 +163,7 @@ def differences(
     """
     wanted = detector.detect(values, start="fitted")
     alone = detector.detect(values)  # a watch has no state of the fit
-    scale = max(1.0, float(np.nanmax(np.abs(wanted.score))))
+    scale = float(np.nanmax(np.abs(wanted.score)))
     detector.export_state(graph.with_suffix(".state"))
     by_row = _graph_rows(detector, graph, values)
     watched = _watched(detector, graph, values, times)
