@@ -16,7 +16,7 @@ import torch
 
 from txl_ts.bench import report
 from txl_ts.bench.kept import KeptFits
-from txl_ts.bench.memory import TRAINING, Training, of_fit, row_losses, train
+from txl_ts.bench.memory import TRAINING, Training, of_fit, one_thread, row_losses, train
 from txl_ts.bench.memory_contenders import POLICIES, REACH, SEGMENT_LEN, Contender, Policy, contenders
 from txl_ts.bench.memory_rivals import RowModel, count
 from txl_ts.bench.memory_tasks import SYMBOLS, Episodes, MemoryTask, Part
@@ -114,7 +114,9 @@ def run(
         of = {"group": [of_fit(TASK.name, one, seed, training=training, n_test=n_positions) for one in group]}
         found = store.find(of)
         if found is None and not from_kept:
-            found = store.keep(of, fit_group(group, seed, training=training, n_positions=n_positions))
+            with one_thread():
+                runs_of_seed = fit_group(group, seed, training=training, n_positions=n_positions)
+            found = store.keep(of, runs_of_seed)
         runs += found or []
     rows = [_mean(fits) for one in group if (fits := [run for run in runs if run["model"] == one.name])]
     return {

@@ -42,8 +42,8 @@ class Policy:
     bptt_segments: int = 1
 
 
-# Bytes of state of a window of SEGMENT_LEN visits, shared out: a shorter window, and slots beyond it. The row
-# and its window see the whole block that is not absorbed yet.
+# Bytes of state of a window of SEGMENT_LEN visits, shared out: a shorter window, and slots beyond it. The row and its
+# window see the whole block that is not absorbed yet. Gradients run through two segments where one taught too little.
 _WINDOW, _BLOCK = 7, 8
 POLICIES = (
     Policy("fifo"),
@@ -51,8 +51,11 @@ POLICIES = (
     Policy(
         "compressive",
         {"memory": "compressive", "mem_len": _WINDOW, "memory_params": {"n_slots": 10, "every": 8, "block": _BLOCK}},
+        2,
     ),
-    Policy("two_rate", {"memory": "two_rate", "mem_len": _WINDOW, "memory_params": {"n_slots": 10, "every": _BLOCK}}),
+    Policy(
+        "two_rate", {"memory": "two_rate", "mem_len": _WINDOW, "memory_params": {"n_slots": 10, "every": _BLOCK}}, 2
+    ),
     Policy("gated", {"memory": "gated", "mem_len": _WINDOW, "memory_params": {"n_slots": 10, "block": _BLOCK}}),
     Policy(
         "importance", {"memory": "importance", "mem_len": _WINDOW, "memory_params": {"n_slots": 9, "block": _BLOCK}}

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from txl_ts.bench import report
+from txl_ts.bench.memory import one_thread
 from txl_ts.label_model import LabelConfig, LabelModel
 from txl_ts.model import TorchState
 
@@ -83,12 +84,8 @@ def run(
         A table of :mod:`txl_ts.bench.report`.
     """
     del data, variants
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         rows = [walk(name, seed=seeds[0], n_rows=n_rows, call=call) for name in policies]
-    finally:
-        torch.set_num_threads(threads)
     return {
         "name": "memory_soak",
         "title": f"{n_rows:,} rows through each memory policy",
