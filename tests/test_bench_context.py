@@ -49,8 +49,15 @@ def test_a_model_that_peeks_at_the_right_row_gains_at_its_context_alone():
     np.testing.assert_allclose(mean[np.array(enough)], best, rtol=1e-5)
 
 
-def test_the_table_has_a_row_per_model_and_the_curves():
-    table = context.run(seeds=(0,), rivals=("GRU",), training=Training(n_updates=2, n_lanes=2), n_positions=6)
+def test_the_table_has_a_row_per_model_and_the_curves_and_goes_on_with_the_next_seed(tmp_path, monkeypatch):
+    how = {"rivals": ("GRU",), "training": Training(n_updates=2, n_lanes=2), "n_positions": 6, "kept": tmp_path}
+    table = context.run(seeds=(0,), **how)
     assert [row["model"] for row in table["rows"]] == ["TXL, fifo", "GRU"]
     assert len(table["runs"][0]["curve"]) == len(table["contexts"])
     assert "TXL, fifo / GRU" in markdown(table)
+    fit, fitted = context.fit_group, []
+    monkeypatch.setattr(context, "fit_group", lambda group, seed, **how: fitted.append(seed) or fit(group, seed, **how))
+    part = context.run(seeds=(0, 1), from_kept=True, **how)
+    assert (part["rows"], part["notes"][-1]) == (table["rows"], "2 of 4 fits are missing; seeds are counted per row.")
+    assert {row["n_seeds"] for row in context.run(seeds=(0, 1), **how)["rows"]} == {2}
+    assert fitted == [1]

@@ -1,5 +1,6 @@
 """Does memory help? Equal rows and weights, pairs of errors, and ties that are called ties; here on made-up rows."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -66,9 +67,15 @@ def test_errors_are_those_of_the_backtest_by_series_and_origin():
     assert scores["test_mae"] == pytest.approx(expected.mean(), rel=1e-5)
 
 
+def interval(differences):
+    """Of differences (seeds, series, origins)."""
+    sums, sizes = zip(*(bench.by_blocks(one) for one in differences), strict=True)
+    return bench.paired_interval(np.stack(sums), sizes[0])
+
+
 def test_the_interval_of_independent_differences_is_that_of_students_t():
     d = np.random.default_rng(0).normal(0.3, 1, (1, 1, 40))
-    mean, half = bench.paired_interval(d)
+    mean, half = interval(d)
     assert mean == pytest.approx(d.mean())
     assert half == pytest.approx(2.0227 * d.std(ddof=1) / np.sqrt(40), rel=1e-4)
 
@@ -78,10 +85,10 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says_and_widens_with_
     held = 0
     for _ in range(200):
         d = rng.normal(0, 1, (3, 2, 80)) + rng.normal(0, 0.2, (3, 1, 1)) + rng.normal(0, 0.5, (1, 1, 80))
-        mean, half = bench.paired_interval(d)
+        mean, half = interval(d)
         held += abs(mean) <= half
     assert held >= 188  # 95 % of 200 less a deviation; with three seeds it is wide
-    calm = bench.paired_interval(np.ones((3, 2, 80)) + rng.normal(0, 1e-3, (3, 2, 80)))
+    calm = interval(np.ones((3, 2, 80)) + rng.normal(0, 1e-3, (3, 2, 80)))
     assert calm[0] == pytest.approx(1, abs=0.01)
     assert calm[1] < 0.01
 
@@ -89,23 +96,50 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says_and_widens_with_
 def test_missing_differences_count_for_nothing_and_few_origins_make_blocks_of_series():
     d = np.full((2, 30, 1), 0.5)
     d[:, 4] = np.nan
-    mean, half = bench.paired_interval(d)
+    mean, half = interval(d)
     assert mean == pytest.approx(0.5)
     assert half == pytest.approx(0, abs=1e-9)
 
 
-def test_the_table_names_a_verdict_for_each_variant_and_keeps_every_fit(monkeypatch):
+CHOICES = ({"learning_rate": 1e-3}, {"learning_rate": 1e-2})
+
+
+def test_the_table_names_a_verdict_for_each_variant_and_validation_chooses(monkeypatch, tmp_path):
     monkeypatch.setattr(bench, "CASES", (CASE,))
-    choices = ({"learning_rate": 1e-3}, {"learning_rate": 1e-2})
-    table = bench.run(".", seeds=(0,), choices=choices)
+    table = bench.run(".", seeds=(0,), choices=CHOICES, kept=tmp_path)
     assert [row["model"] for row in table["rows"]] == [variant.name for variant in bench.variants_of(CASE)]
     assert "verdict" not in table["rows"][0]
     assert {row["verdict"] for row in table["rows"][1:]} <= {"helps", "tie", "hurts"}
-    assert len(table["runs"]) == 4 * 2
-    for name in {run["model"] for run in table["runs"]}:
-        tried = [run for run in table["runs"] if run["model"] == name]
-        assert min(tried, key=lambda run: run["validation_mae"])["chosen"]
+    lines = (tmp_path / "does_memory_help.fits.jsonl").read_text().splitlines()
+    fits = [json.loads(line)["found"] for line in lines]
+    assert len(fits) == 4 * 2
+    for row in table["rows"]:
+        tried = [fit for fit in fits if fit["model"] == row["model"]]
+        assert row["validation_mae"] == min(fit["validation_mae"] for fit in tried)
     assert "| waves | TXL, memory off |" in markdown(table)
+
+
+def test_a_stopped_run_goes_on_and_the_table_says_what_is_missing(monkeypatch, tmp_path):
+    monkeypatch.setattr(bench, "CASES", (CASE,))
+    walk, n_fitted = bench.fit_and_walk, 0
+
+    def stopping(*args, **settings):
+        nonlocal n_fitted
+        n_fitted += 1
+        if n_fitted == 3:
+            raise KeyboardInterrupt
+        return walk(*args, **settings)
+
+    monkeypatch.setattr(bench, "fit_and_walk", stopping)
+    how = {"seeds": (0,), "choices": CHOICES[:1], "kept": tmp_path}
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(".", **how)
+    part = bench.run(".", from_kept=True, **how)
+    assert [row["model"] for row in part["rows"]] == ["TXL", "TXL, memory reset"]
+    assert part["notes"][-1] == "2 of 4 fits are missing; seeds are counted per row."
+    whole = bench.run(".", **how)
+    assert n_fitted == 5
+    assert whole["rows"][:2] == part["rows"]
 
 
 def test_what_is_not_there_is_said():

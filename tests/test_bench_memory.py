@@ -5,7 +5,9 @@ import pytest
 import torch
 
 from txl_ts.bench import memory
-from txl_ts.bench.memory import Contender, Policy, Training, contenders, fit_and_judge
+from txl_ts.bench.kept import KeptFits
+from txl_ts.bench.memory import Training, fit_and_judge
+from txl_ts.bench.memory_contenders import POLICIES, Contender, Policy, contenders
 from txl_ts.bench.memory_rivals import Forgetful, Windowed, count
 from txl_ts.bench.report import markdown
 from txl_ts.errors import ParameterError
@@ -33,7 +35,7 @@ def answers(model, x, sizes):
     return torch.cat(parts, dim=1)
 
 
-@pytest.mark.parametrize("name", [c.name for c in contenders()])
+@pytest.mark.parametrize("name", [c.name for c in contenders(POLICIES[:1])])
 def test_any_split_of_an_episode_into_calls_gives_the_same_answers(name):
     model = made(name)
     x = torch.from_numpy(INDUCTION.draw(np.random.default_rng(0), 2, 40).x)
@@ -43,7 +45,7 @@ def test_any_split_of_an_episode_into_calls_gives_the_same_answers(name):
         torch.testing.assert_close(answers(model, x, sizes), whole, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", [c.name for c in contenders()])
+@pytest.mark.parametrize("name", [c.name for c in contenders(POLICIES[:1])])
 def test_the_future_changes_no_answer_and_lanes_know_nothing_of_each_other(name):
     model = made(name)
     x = torch.from_numpy(INDUCTION.draw(np.random.default_rng(0), 3, 32).x)
@@ -72,9 +74,28 @@ def test_a_zeroed_memory_sees_the_rows_of_the_call_alone():
 
 def test_all_rivals_have_as_many_weights_as_ours():
     for task in TASKS.values():
-        sizes = {c.name: count(c.make(task)) for c in contenders()}
+        sizes = {c.name: count(c.make(task)) for c in contenders(POLICIES[:1])}
         own = sizes["TXL, fifo"]
         assert all(abs(n / own - 1) < 0.05 for n in sizes.values()), sizes
+
+
+def test_no_policy_keeps_more_bytes_than_the_window_but_its_counters():
+    sizes = {c.name: memory.state_nbytes(c.make(INDUCTION)) for c in contenders(rivals=())}
+    window = sizes["TXL, fifo"]
+    # Two int32 counters of the grid; slots come in whole ones.
+    assert all(0.97 * window <= n <= window + 8 for n in sizes.values()), sizes
+
+
+def test_a_gradient_through_two_segments_comes_from_one_call_of_both():
+    model = made("TXL, fifo").train()
+    one, two = (
+        next(memory._losses(model, INDUCTION, np.random.default_rng(0), 4, n_segments)) for n_segments in (1, 2)
+    )
+    rows = INDUCTION.draw(np.random.default_rng(0), 4, INDUCTION.n_rows)
+    for loss, n_rows in ((one, 16), (two, 32)):
+        x, target, counts = next(memory.segments(rows, len_=n_rows))
+        total, n = memory.loss_sum(model.forward_rows(x, model.init_rows(4))[0], target, counts)
+        torch.testing.assert_close(loss, total / n)
 
 
 def test_a_policy_is_a_name_and_what_the_model_needs_for_it():
@@ -91,10 +112,12 @@ def test_the_loss_of_some_segments_is_the_mean_over_the_rows_that_count():
     assert (float(loss), int(n)) == (5.0, 2)
 
 
-def test_the_table_has_a_row_per_part_and_model_and_seeds_repeat():
-    policies = (Policy("fifo", {"d_model": 8, "d_ff": 8, "n_heads": 2}),)
-    how = {"training": Training(n_updates=3, n_lanes=2), "n_test": 4, "policies": policies, "rivals": ("GRU",)}
-    table = memory.run(seeds=(0, 1), tasks=("cue-driven sine",), **how)
+SMALL = (Policy("fifo", {"d_model": 8, "d_ff": 8, "n_heads": 2}),)
+HOW = {"training": Training(n_updates=3, n_lanes=2), "n_test": 4, "policies": SMALL}
+
+
+def test_the_table_has_a_row_per_part_and_model_and_seeds_repeat(tmp_path):
+    table = memory.run(seeds=(0, 1), tasks=("cue-driven sine",), rivals=("GRU",), kept=tmp_path, **HOW)
     assert [(row["part"], row["model"]) for row in table["rows"]] == [
         (part, model)
         for part in ("inside the reach", "beyond")
@@ -102,16 +125,49 @@ def test_the_table_has_a_row_per_part_and_model_and_seeds_repeat():
     ]
     assert {row["n_seeds"] for row in table["rows"]} == {2}
     assert "| cue-driven sine | beyond | GRU |" in markdown(table)
-    again = fit_and_judge("cue-driven sine", "GRU", 1, policies=policies, training=how["training"], n_test=4)
-    kept = [run for run in table["runs"] if (run["model"], run["seed"]) == ("GRU", 1)]
-    assert [run["score"] for run in again] == [run["score"] for run in kept]
+    again = fit_and_judge("cue-driven sine", "GRU", 1, **HOW)
+    of = memory.of_fit("cue-driven sine", contenders(rivals=("GRU",))[-1], 1, training=HOW["training"], n_test=4)
+    kept = KeptFits(tmp_path, "memory").find(of)
+    assert [row["score"] for row in kept] == pytest.approx([row["score"] for row in again], rel=1e-6)
 
 
 def test_two_processes_find_what_one_does():
-    how = {"training": Training(n_updates=2, n_lanes=2), "n_test": 4, "rivals": ()}
-    one, two = (memory.run(seeds=(0,), tasks=("delayed parity",), n_jobs=n, **how) for n in (1, 2))
-    scores = [[(run["model"], run["loss"]) for run in table["runs"]] for table in (one, two)]
-    assert scores[0] == scores[1]
+    tables = (memory.run(seeds=(0,), tasks=("delayed parity",), n_jobs=n, rivals=(), **HOW) for n in (1, 2))
+    one, two = ([(row["model"], row["loss"]) for row in table["rows"]] for table in tables)
+    assert one == two
+
+
+def test_a_stopped_run_goes_on_where_it_stopped_and_gives_the_table_of_an_unbroken_one(tmp_path, monkeypatch):
+    how = {"seeds": (1, 2), "tasks": ("delayed parity",), "rivals": ("GRU",), **HOW}
+    fit, fitted = memory.fit_and_judge, []
+
+    def stopping(task, model, seed, **settings):
+        fitted.append((model, seed))
+        if len(fitted) == 3:
+            raise KeyboardInterrupt
+        return fit(task, model, seed, **settings)
+
+    monkeypatch.setattr(memory, "fit_and_judge", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        memory.run(kept=tmp_path, **how)
+    part = memory.run(kept=tmp_path, from_kept=True, **how)
+    assert [(row["model"], row["n_seeds"]) for row in part["rows"]] == [
+        ("TXL, fifo", 1),
+        ("TXL, fifo, memory zeroed", 1),
+        ("GRU", 1),
+    ]
+    assert part["notes"][-1] == "2 of 4 fits are missing; seeds are counted per row."
+    resumed = memory.run(kept=tmp_path, **how)
+    assert fitted == [("TXL, fifo", 1), ("GRU", 1), ("TXL, fifo", 2), ("TXL, fifo", 2), ("GRU", 2)]
+    without_times = [[{**row, "train_s": 0} for row in t["rows"]] for t in (resumed, memory.run(**how))]
+    assert without_times[0] == without_times[1]
+
+
+def test_fits_of_another_length_of_training_are_made_anew(tmp_path):
+    how = {"seeds": (1,), "tasks": ("delayed parity",), "rivals": (), "kept": tmp_path}
+    memory.run(**how, **HOW)
+    other = memory.run(**how, **{**HOW, "training": Training(n_updates=4, n_lanes=2)}, from_kept=True)
+    assert other["rows"] == []
 
 
 def test_a_task_or_rival_that_is_not_known_is_refused_before_anything_is_trained():
@@ -124,7 +180,7 @@ def test_a_task_or_rival_that_is_not_known_is_refused_before_anything_is_trained
 @pytest.mark.slow
 def test_fifo_recalls_inside_its_reach_and_fails_beyond_it():
     rows = fit_and_judge(
-        "recall at lag", "TXL, fifo", 0, policies=memory.POLICIES, training=Training(n_updates=600), n_test=64
+        "recall at lag", "TXL, fifo", 0, policies=POLICIES, training=Training(n_updates=600), n_test=64
     )
     score = {row["part"]: row["score"] for row in rows if row["model"] == "TXL, fifo"}
     assert min(score["0.5 × reach"], score["1 × reach"]) >= 0.98

@@ -23,6 +23,7 @@ BENCHES = (
     "heads",
     "m4",
     "memory",
+    "memory_soak",
     "nab",
     "parity",
     "precision",
@@ -36,6 +37,8 @@ BENCHES = (
     "watching",
     "window",
 )
+# Each finished fit is kept in the folder of the results; a second call with the same settings goes on from there.
+KEPT = ("context", "does_memory_help", "memory")
 
 
 def run_bench(
@@ -66,6 +69,8 @@ def run_bench(
     """
     if name not in BENCHES:
         raise ParameterError(f"name={name!r} is no bench. Choose one of {list(BENCHES)}.")
+    if name in KEPT:
+        settings.setdefault("kept", out)
     table: dict[str, Any] = import_module(f"txl_ts.bench.{name}").run(data, **settings)
     if out is not None:
         import_module("txl_ts.bench.report").write(table, out=out)

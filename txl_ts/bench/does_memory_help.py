@@ -27,6 +27,7 @@ from txl_ts.bench.forecasters import (
     parameter_count,
     validation_error,
 )
+from txl_ts.bench.kept import KeptFits
 from txl_ts.errors import FrameError, ParameterError, ShapeError
 
 CARRIED, PATCH = "TXL", "TXL, memory off, patch of equal context"
@@ -44,7 +45,7 @@ COLUMNS = MappingProxyType(
         "context": "context, rows",
         "n_seeds": "seeds",
         "n_parameters": "parameters",
-        "train_s": "training, s",
+        "train_s": "training, CPU s",
     }
 )
 # What validation chooses among, for each variant on each set.
@@ -118,6 +119,9 @@ def run(
     seeds: Sequence[int] = (0, 1, 2),
     sets: Sequence[str] = (),
     choices: Sequence[Mapping[str, Any]] = CHOICES,
+    is_choosing: bool = True,
+    kept: str | PathLike[str] | None = None,
+    from_kept: bool = False,
     variants: Sequence[Any] | None = None,
     command: str | None = None,
 ) -> dict[str, Any]:
@@ -133,6 +137,12 @@ def run(
         Names, of all by default.
     choices : sequence of mapping
         Arguments of the forecaster that validation chooses among.
+    is_choosing : bool
+        False: the first of them for all variants.
+    kept : path, optional
+        Folder of the fits that are finished: each is kept there at once, and found again by the next call.
+    from_kept : bool
+        Fit nothing: the table of what is there.
     variants
         Not used.
     command : str, optional
@@ -141,7 +151,7 @@ def run(
     Returns
     -------
     dict
-        A table of :mod:`txl_ts.bench.report`, with every single fit under ``runs``.
+        A table of :mod:`txl_ts.bench.report`.
 
     Raises
     ------
@@ -151,15 +161,15 @@ def run(
         If a file is not there.
     """
     del variants
+    choices = choices if is_choosing else choices[:1]
     known = {case.name: case for case in CASES}
     if unknown := [name for name in sets if name not in known]:
         raise ParameterError(f"sets={unknown} are not known. Choose among {list(known)}.")
+    cases = [known[name] for name in sets or known]
+    fits = Fits(Path(data), KeptFits(kept, "does_memory_help"), from_kept=from_kept)
     table: list[dict[str, Any]] = []
-    runs: list[dict[str, Any]] = []
-    for name in sets or known:
-        rows, fits = compare(known[name], Path(data), seeds=seeds, choices=choices)
-        table += rows
-        runs += fits
+    for n in range(1, len(seeds) + 1):  # every set gets its first seed before any gets its second
+        table = [row for case in cases for row in compare(case, fits, seeds=seeds[:n], choices=choices)]
     return {
         "name": "does_memory_help",
         "title": "Does carried memory help? Carried, reset, and off with equal context",
@@ -168,8 +178,7 @@ def run(
             "One global model per set and variant: the memory carried along; emptied at every segment of 24 visits, in "
             "training and in the walk; off, with the look-back of the linear path at least as long as the memory's "
             "reach; off, with a token of as many rows as the memory reaches. Everything else is equal. Learning rate "
-            f"and dropout are chosen among {len(choices)} pairs on the validation rows by the first seed, the epoch by "
-            "each fit; test rows are walked once.",
+            f"and dropout: {_chosen(choices)}. Each fit chooses its epoch there; test rows are walked once.",
             "Errors are mean absolute errors of the median, in deviations of each series' fitted rows, over all "
             "origins of the test rows and all steps ahead. The difference to TXL is paired by series and origin; its "
             "95 % interval adds the variance between blocks of neighbouring origins (on M4 of series) to that between "
@@ -177,40 +186,79 @@ def run(
         ],
         "columns": dict(COLUMNS),
         "rows": table,
-        "runs": runs,
-        "notes": _verdicts(table),
+        "notes": _verdicts(table) + report.still_missing(fits.n_missing, of=fits.n_asked),
         "seeds": list(seeds),
         "environment": report.environment(),
     }
 
 
+class Fits:
+    """Fits of this bench: found where they are kept, else made and kept.
+
+    Parameters
+    ----------
+    data : path
+        Folder that holds the data sets; read where a fit is made.
+    store : KeptFits
+    from_kept : bool
+        Make none.
+    """
+
+    def __init__(self, data: Path, store: KeptFits, *, from_kept: bool = False) -> None:
+        self.data, self.store, self.from_kept = data, store, from_kept
+        self._rows: dict[str, Rows] = {}
+        self._asked: dict[str, bool] = {}
+
+    @property
+    def n_asked(self) -> int:
+        """Different fits that were asked for."""
+        return len(self._asked)
+
+    @property
+    def n_missing(self) -> int:
+        """How many of them are not there."""
+        return sum(not is_there for is_there in self._asked.values())
+
+    def __call__(self, case: Case, variant: Variant, seed: int) -> dict[str, Any] | None:
+        """Give the scores of a fit, and its errors summed by blocks of origins; None if it is not there."""
+        of = {"set": case.name, "model": variant.name, "seed": seed, "h": case.h, "val_size": case.val_size}
+        of["params"] = dict(variant.params)
+        found: dict[str, Any] | None = self.store.find(of)
+        if found is None and not self.from_kept:
+            if case.name not in self._rows:
+                self._rows[case.name] = case.read(self.data)
+            scores, errors = fit_and_walk(case, self._rows[case.name], variant=variant, seed=seed)
+            sums, sizes = by_blocks(errors)
+            found = self.store.keep(of, {**scores, "sums": sums.tolist(), "sizes": sizes.tolist()})
+        self._asked[str(of)] = found is not None
+        return found
+
+
 def compare(
-    case: Case, data: Path, *, seeds: Sequence[int], choices: Sequence[Mapping[str, Any]]
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Give the rows of the table for one set, and every single fit."""
-    rows = case.read(data)
+    case: Case, fits: Fits, *, seeds: Sequence[int], choices: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Give the rows of the table for one set, of the fits that are there."""
     table: list[dict[str, Any]] = []
-    runs: list[dict[str, Any]] = []
-    own: FloatArray | None = None
+    own: dict[int, dict[str, Any]] = {}
     for variant in variants_of(case):
         tried = [Variant(name=variant.name, params={**variant.params, **choice}) for choice in choices]
-        first = [fit_and_walk(case, rows, variant=one, seed=seeds[0]) for one in tried]
-        best = int(np.argmin([fit["validation_mae"] for fit, _ in first]))
-        fits = [first[best], *(fit_and_walk(case, rows, variant=tried[best], seed=seed) for seed in seeds[1:])]
-        runs += [{**fit, "choice": dict(choices[i]), "chosen": i == best} for i, (fit, _) in enumerate(first)]
-        runs += [{**fit, "choice": dict(choices[best]), "chosen": True} for fit, _ in fits[1:]]
-        errors = np.stack([errors for _, errors in fits])  # (seeds, series, origins)
-        row = _summary([fit for fit, _ in fits])
-        if own is None:
-            own = errors
-        else:
-            mean, half = paired_interval(errors - own)
-            unit = 100 / float(own.mean())
+        first = [fit for one in tried if (fit := fits(case, one, seeds[0])) is not None]
+        if len(first) < len(tried):
+            continue
+        best = int(np.argmin([fit["validation_mae"] for fit in first]))
+        found = {seed: fit for seed in seeds if (fit := fits(case, tried[best], seed)) is not None}
+        row = _summary(list(found.values()))
+        if variant.name == CARRIED:
+            own = found
+        elif pairs := [(found[seed], own[seed]) for seed in seeds if seed in found and seed in own]:
+            sums = np.array([other["sums"] for other, _ in pairs]) - np.array([one["sums"] for _, one in pairs])
+            mean, half = paired_interval(sums, np.array(pairs[0][0]["sizes"], np.float64))
+            unit = 100 / float(np.mean([one["test_mae"] for _, one in pairs]))
             verdict = "tie" if abs(mean) <= half else "helps" if mean > 0 else "hurts"
             row |= {"difference": unit * mean, "low": unit * (mean - half), "high": unit * (mean + half)}
             row["verdict"] = verdict
         table.append(row)
-    return table, runs
+    return table
 
 
 def fit_and_walk(case: Case, rows: Rows, *, variant: Variant, seed: int) -> tuple[dict[str, Any], FloatArray]:
@@ -231,9 +279,9 @@ def fit_and_walk(case: Case, rows: Rows, *, variant: Variant, seed: int) -> tupl
     """
     model = variant.make(h=case.h, freq=case.freq, random_state=seed)
     count = rows.frame.groupby("unique_id", sort=False).cumcount(ascending=False)
-    begin = time.perf_counter()
+    begin = time.process_time()
     model.fit(rows.frame[count >= rows.n_judged], val_size=case.val_size)
-    train_s = time.perf_counter() - begin
+    train_s = time.process_time() - begin
     n_origins = rows.n_judged - case.h + 1
     batches = model.cross_validation(rows.frame, h=case.h, n_windows=n_origins, use_fitted=True, output="batches")
     n_series = int(rows.frame["unique_id"].nunique())
@@ -261,34 +309,50 @@ def fit_and_walk(case: Case, rows: Rows, *, variant: Variant, seed: int) -> tupl
     return scores, errors
 
 
-def paired_interval(differences: FloatArray) -> tuple[float, float]:
-    """Mean of paired differences, and half the width of its 95 % interval.
+def by_blocks(errors: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Sum errors over blocks of neighbouring origins, whose errors hang together.
+
+    Where there are fewer than 8 origins, blocks are of series.
 
     Parameters
     ----------
-    differences : ndarray of shape (n_seeds, n_series, n_origins)
+    errors : ndarray of shape (n_series, n_origins)
         NaN counts for nothing.
 
     Returns
     -------
+    sums, sizes : ndarray of shape (n_blocks,)
+        Sums of errors, and how many they are.
+    """
+    along = 1 if errors.shape[1] >= 8 else 0
+    blocks = np.array_split(np.moveaxis(errors, along, 0), min(errors.shape[along], _MOST_BLOCKS))
+    sums, sizes = [np.nansum(block) for block in blocks], [np.isfinite(block).sum() for block in blocks]
+    return np.array(sums), np.array(sizes, np.float64)
+
+
+def paired_interval(sums: FloatArray, sizes: FloatArray) -> tuple[float, float]:
+    """Mean of paired differences, and half the width of its 95 % interval.
+
+    Parameters
+    ----------
+    sums : ndarray of shape (n_seeds, n_blocks)
+        Of differences, as :func:`by_blocks` gives them.
+    sizes : ndarray of shape (n_blocks,)
+
+    Returns
+    -------
     mean, half : float
-        The variance between blocks of neighbouring origins (of series where there are fewer than 8 origins), whose
-        errors hang together, and that between seeds are added, each with Student's t.
+        The variance between blocks and that between seeds are added, each with Student's t; one seed tells nothing of
+        the other ones.
     """
     from scipy.stats import t
 
-    along = 2 if differences.shape[2] >= 8 else 1
-    n = differences.shape[along]
-    blocks = np.array_split(np.moveaxis(differences, along, 0), min(n, _MOST_BLOCKS))  # (n / blocks, seeds, …)
-    sums = np.array([[np.nansum(block[:, s]) for block in blocks] for s in range(len(differences))])
-    size = np.array([np.isfinite(block[:, 0]).sum() for block in blocks], np.float64)
-    mean = float(sums.sum() / (size.sum() * len(differences)))
+    (s, b), n = sums.shape, float(sizes.sum())
+    mean = float(sums.sum() / (n * s))
     # Of the ratio Σ sums / Σ sizes, for blocks of unequal sizes.
-    rest = sums.mean(axis=0) - mean * size
-    b = len(blocks)
-    of_blocks = t.ppf(0.975, b - 1) * np.sqrt(b / (b - 1) * np.square(rest).sum()) / size.sum() if b > 1 else np.inf
-    by_seed = sums.sum(axis=1) / size.sum()
-    s = len(by_seed)
+    rest = sums.mean(axis=0) - mean * sizes
+    of_blocks = t.ppf(0.975, b - 1) * np.sqrt(b / (b - 1) * np.square(rest).sum()) / n if b > 1 else np.inf
+    by_seed = sums.sum(axis=1) / n
     of_seeds = t.ppf(0.975, s - 1) * by_seed.std(ddof=1) / np.sqrt(s) if s > 1 else 0.0
     return mean, float(np.hypot(of_blocks, of_seeds))
 
@@ -381,6 +445,12 @@ CASES = (
 
 
 # -- telling ----------------------------------------------------------------------------------------------------------
+
+
+def _chosen(choices: Sequence[Mapping[str, Any]]) -> str:
+    if len(choices) == 1:
+        return ", ".join(f"{name} {value:g}" for name, value in choices[0].items()) + " for all, without a choice"
+    return f"chosen among {len(choices)} pairs on the validation rows by the first seed"
 
 
 def _summary(fits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -77,6 +77,11 @@ def markdown(table: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def still_missing(n_missing: int, *, of: int) -> list[str]:
+    """Give the note of a table whose fits are not all there yet."""
+    return [f"{n_missing} of {of} fits are missing; seeds are counted per row."] if n_missing else []
+
+
 def write(table: Mapping[str, Any], *, out: str | PathLike[str]) -> tuple[Path, Path]:
     """Write ``<name>.json`` and ``<name>.md``; a half-written file never replaces a whole one.
 

@@ -12,6 +12,7 @@ from txl_ts.errors import ParameterError
 Data = Annotated[Path, typer.Option(help="Folder that holds the data sets.", metavar="DIR")]
 Out = Annotated[Path, typer.Option(help="Folder for the .json and the .md file.", metavar="DIR")]
 Seeds = Annotated[str, typer.Option(help="One fit per seed, such as 0,1,2.", metavar="N,N,…")]
+FromKept = Annotated[bool, typer.Option("--from-kept", help="Fit nothing: the table of the fits that are there.")]
 BaselinesOnly = Annotated[bool, typer.Option("--baselines-only", help="Naive forecasts and the ridge alone.")]
 
 RESULTS = Path("benchmarks/results")
@@ -24,7 +25,7 @@ def bench_program() -> typer.Typer:
     """Make the sub-commands of ``txl-ts bench``, one per bench."""
     program = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Rebuild a table of benchmarks/results.")
     plain = (clients, coverage, covariates, ett, fleet, heads, m4, precision, ragged, speed, step, tabular, uneven)
-    of_memory = (context, does_memory_help, memory, window)
+    of_memory = (context, does_memory_help, memory, memory_soak, window)
     of_alarms = (alarms, nab, parity, skab, tsb_ad, watching)
     for bench in (*plain, *of_memory, *of_alarms):
         program.command(bench.__name__.replace("_", "-"))(bench)
@@ -49,9 +50,10 @@ def clients(
     )
 
 
-def context(out: Out = RESULTS, seeds: Seeds = "0,1,2") -> None:
+def context(out: Out = RESULTS, seeds: Seeds = "1,2,3", from_kept: FromKept = False) -> None:
     """Effective context of models of equal weights on a stream that repeats itself."""
-    _run("context", None, out, seeds=seeds, baselines_only=False, said={"seeds": (seeds, "0,1,2")})
+    said = {"seeds": (seeds, "1,2,3")}
+    _run("context", None, out, seeds=seeds, baselines_only=False, said=said, from_kept=from_kept)
 
 
 def covariates(
@@ -72,10 +74,13 @@ def does_memory_help(
     out: Out = RESULTS,
     seeds: Seeds = "0,1,2",
     sets: Annotated[str, typer.Option(help="Data sets, of all by default.", metavar="NAME,…")] = "",
+    no_choice: Annotated[bool, typer.Option("--no-choice", help="One learning rate and dropout for all.")] = False,
+    from_kept: FromKept = False,
 ) -> None:
     """Memory carried, reset, and off with equal context, on six real sets."""
-    said = {"sets": (sets, ""), "seeds": (seeds, "0,1,2")}
+    said = {"sets": (sets, ""), "seeds": (seeds, "0,1,2"), "no-choice": (no_choice, False)}
     settings: dict[str, Any] = {"sets": _names(sets)} if sets else {}
+    settings |= {"is_choosing": not no_choice, "from_kept": from_kept}
     _run("does_memory_help", data, out, seeds=seeds, baselines_only=False, said=said, **settings)
 
 
@@ -110,16 +115,25 @@ def m4(
 
 def memory(
     out: Out = RESULTS,
-    seeds: Seeds = "0,1,2,3,4",
+    seeds: Seeds = "1,2,3,4,5",
     tasks: Annotated[str, typer.Option(help="Tasks, all by default.", metavar="NAME;…")] = "",
     rivals: Annotated[str, typer.Option(help="Models beside ours.", metavar="NAME,…")] = _RIVALS,
     jobs: Annotated[int, typer.Option(help="Processes.", metavar="N", min=1)] = 1,
+    from_kept: FromKept = False,
 ) -> None:
     """Synthetic tasks at known distances, every memory policy beside rivals of equal weights."""
-    said = {"seeds": (seeds, "0,1,2,3,4"), "tasks": (tasks, ""), "rivals": (rivals, _RIVALS), "jobs": (str(jobs), "1")}
+    said = {"seeds": (seeds, "1,2,3,4,5"), "tasks": (tasks, ""), "rivals": (rivals, _RIVALS)}
     settings: dict[str, Any] = {"tasks": _names(tasks, ";")} if tasks else {}
-    settings |= {"rivals": _names(rivals), "n_jobs": jobs}
+    settings |= {"rivals": _names(rivals), "n_jobs": jobs, "from_kept": from_kept}
     _run("memory", None, out, seeds=seeds, baselines_only=False, said=said, **settings)
+
+
+def memory_soak(
+    out: Out = RESULTS,
+    seeds: Annotated[str, typer.Option(help="The first draws weights and rows.", metavar="N")] = "0",
+) -> None:
+    """A million rows through each memory policy: bounds, drift, time."""
+    _run("memory_soak", None, out, seeds=seeds, baselines_only=False, said={"seeds": (seeds, "0")})
 
 
 def nab(data: Data, out: Out = RESULTS, seeds: Seeds = "0,1,2", baselines_only: BaselinesOnly = False) -> None:

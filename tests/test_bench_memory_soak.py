@@ -1,0 +1,34 @@
+"""The soak of memory policies: one stream in two precisions, and a fresh start beside it."""
+
+import pytest
+import torch
+
+from txl_ts.bench import memory_soak as soak
+from txl_ts.bench.report import markdown
+
+
+def test_the_table_has_a_row_per_policy_and_a_fresh_start_only_where_the_past_is_forgotten():
+    table = soak.run(policies=("two_rate", "gated"), n_rows=4_000, call=200)
+    slow, gated = table["rows"]
+    assert [slow["policy"], gated["policy"]] == ["two_rate", "gated"]
+    assert "fresh" not in gated
+    # Float32 keeps 7 digits of outputs of about 1.
+    assert 0 < slow["rmse_last"] < 1e-4
+    assert slow["fresh"] < 1e-4
+    assert "| two_rate |" in markdown(table)
+
+
+@pytest.mark.parametrize("n_rows", [3_000, 3_008])
+def test_a_fresh_start_at_another_line_or_too_late_would_be_seen(n_rows):
+    """The difference is one: a stream that began off the grid, or within the reach, gives other numbers."""
+    model = soak.make_model("two_rate", seed=0)
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(1, n_rows, 1, generator=draw)
+    with torch.inference_mode():
+        _, state = model(x, model.init_state(1))
+        n_fresh = 2 * soak._reach_in_blocks(model) * soak.BLOCK
+        how = {"n_rows": n_rows, "draw": draw}
+        right = soak._fresh_difference(model, state, x, n_fresh=n_fresh, **how)
+        off_the_grid = soak._fresh_difference(model, state, x, n_fresh=n_fresh + 16, **how)
+        too_late = soak._fresh_difference(model, state, x, n_fresh=soak.BLOCK, **how)
+    assert right < 1e-4 < 1e-2 < min(off_the_grid, too_late)
