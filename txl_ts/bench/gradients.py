@@ -173,15 +173,17 @@ def picture(table: Mapping[str, Any]) -> Figure:
     left, right = figure.subplots(1, 2)
     for memory, colour in zip(dict.fromkeys(fit["memory"] for fit in table["runs"]), (BLUE, ORANGE, INK), strict=False):
         fits = [fit for fit in table["runs"] if fit["memory"] == memory and fit["memory_gradient"] == 1]
-        points = [(fit["bptt_segments"], fit["score_reach"]) for fit in fits]
+        points = [(fit["bptt_segments"], fit["score_half"]) for fit in fits]
         left.plot(*zip(*points, strict=True), "o", color=colour, label=memory)
         for k, style in zip((1, 2, 4, 8), (":", "-.", "--", "-"), strict=True):
             norms = [fit["norms"] for fit in fits if fit["bptt_segments"] == k]
             if norms:
                 hops = range(1, _HOPS + 1)
-                right.plot(hops, np.mean(norms, axis=0), style, color=colour, label=f"{memory}, k = {k}")
+                mean = np.mean(norms, axis=0)
+                right.plot(hops, np.where(mean > 0, mean, np.nan), style, color=colour, label=f"{memory}, k = {k}")
     left.axhline(0.25, color=INK, linewidth=0.8, linestyle=":")
-    left.set(xlabel="segments that gradients run through", ylabel=f"recall, {REACH} rows back", xscale="log")
+    left.set(xlabel="segments that gradients run through", ylabel=f"recall, {REACH // 2} rows back", xscale="log")
+    left.minorticks_off()
     left.set_xticks([1, 2, 4, 8], ["1", "2", "4", "8"])
     right.set(xlabel="hops back", ylabel="norm of the gradient", yscale="log")
     left.legend(frameon=False)

@@ -118,7 +118,7 @@ def gradients(
     table = _run("gradients", None, out, seeds=seeds, baselines_only=False, said=said, **how)
     from txl_ts.bench.gradients import picture
 
-    picture(table).savefig(out / "gradients.svg")
+    picture(table).savefig(out / "gradients.svg", metadata={"Date": None})
 
 
 def m4(
