@@ -19,7 +19,7 @@ from txl_ts.memory import policies
 COLUMNS = MappingProxyType(
     {
         "memory": "memory",
-        "float32": "float32, RMSE",
+        "float32_millionths": "float32, RMSE in millionths",
         "float32_growth": "last tenth / first",
         "bf16": "bf16, RMSE",
         "bf16_growth": "last tenth / first",
@@ -102,6 +102,7 @@ def measured(memory: str, seed: int, *, n_rows: int) -> dict[str, Any]:
         error = np.square(answers[name] - true)
         row[name] = float(np.sqrt(error.mean()) / true.std())
         row[f"{name}_growth"] = float(np.sqrt(error[-tenth:].mean() / max(error[:tenth].mean(), 1e-300)))
+        row["float32_millionths"] = 1e6 * row["float32"]
         row[f"us_{name}"] = found[f"us_{name}"]
     return row
 
