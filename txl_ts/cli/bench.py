@@ -25,7 +25,7 @@ def bench_program() -> typer.Typer:
     """Make the sub-commands of ``txl-ts bench``, one per bench."""
     program = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Rebuild a table of benchmarks/results.")
     plain = (clients, coverage, covariates, ett, fleet, heads, m4, precision, ragged, speed, step, tabular, uneven)
-    of_memory = (context, does_memory_help, memory, memory_soak, window)
+    of_memory = (context, does_memory_help, drift, gradients, memory, memory_soak, window)
     of_alarms = (alarms, nab, parity, skab, tsb_ad, watching)
     for bench in (*plain, *of_memory, *of_alarms):
         program.command(bench.__name__.replace("_", "-"))(bench)
@@ -84,6 +84,16 @@ def does_memory_help(
     _run("does_memory_help", data, out, seeds=seeds, baselines_only=False, said=said, **settings)
 
 
+def drift(
+    out: Out = RESULTS,
+    seeds: Annotated[str, typer.Option(help="The first draws weights and rows.", metavar="N")] = "0",
+    rows: Annotated[int, typer.Option(help="Of the stream; 1000000 takes ten times as long.", metavar="N")] = 100_000,
+) -> None:
+    """Float32 and bfloat16 beside float64 on a long stream, for every memory policy."""
+    said = {"seeds": (seeds, "0"), "rows": (str(rows), "100000")}
+    _run("drift", None, out, seeds=seeds, baselines_only=False, said=said, n_rows=rows)
+
+
 def ett(
     data: Data,
     out: Out = RESULTS,
@@ -96,6 +106,25 @@ def ett(
     settings: dict[str, Any] = {"h": whole_numbers("h", h), "sets": tuple(sets.split(","))}
     said = {"h": (h, "96,192,336,720"), "sets": (sets, "ETTh1,ETTh2"), "seeds": (seeds, "0,1,2")}
     _run("ett", data, out, seeds=seeds, baselines_only=baselines_only, said=said, **settings)
+
+
+def gradients(
+    out: Out = RESULTS,
+    seeds: Seeds = "0,1,2",
+    memories: Annotated[str, typer.Option(help="Memories.", metavar="NAME,…")] = "fifo,tokens",
+    updates: Annotated[int, typer.Option(help="Steps of each fit.", metavar="N", min=1)] = 1000,
+    kept: Annotated[
+        Path | None,
+        typer.Option(help="File of fits that are done: a run that was stopped goes on.", metavar="FILE"),
+    ] = None,
+) -> None:
+    """Gradients through 1, 2, 4 and 8 segments, and shares of them."""
+    said = {"seeds": (seeds, "0,1,2"), "memories": (memories, "fifo,tokens"), "updates": (str(updates), "1000")}
+    how: dict[str, Any] = {"memories": _names(memories), "n_updates": updates, "kept": kept}
+    table = _run("gradients", None, out, seeds=seeds, baselines_only=False, said=said, **how)
+    from txl_ts.bench.gradients import picture
+
+    picture(table).savefig(out / "gradients.svg", metadata={"Date": None})
 
 
 def m4(
@@ -315,7 +344,7 @@ def _run(
     baselines_only: bool,
     said: Mapping[str, tuple[Any, Any]],
     **settings: Any,
-) -> None:
+) -> dict[str, Any]:
     from txl_ts.bench import run_bench
     from txl_ts.bench.report import markdown
 
@@ -332,3 +361,4 @@ def _run(
     table = run_bench(name, data, out, command=" ".join(words), **settings)
     print(markdown(table))
     print(f"Written to {out / table['name']}.json and .md.")
+    return table
