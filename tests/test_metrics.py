@@ -201,3 +201,26 @@ def test_the_seasonal_naive_has_the_scores_that_the_m4_competition_published(
     assert found["smape"] == pytest.approx(smape, abs=6e-4)
     assert found["mase"] == pytest.approx(mase, abs=6e-4)
     assert found["owa"] == pytest.approx(owa, abs=1.1e-3)
+
+
+# ---------------------------------------------------------------------------------------------------------- forgetting
+
+
+def test_forgetting_is_measured_from_the_best_that_was_reached_before():
+    errors = np.array([[1.0, NAN, NAN], [0.5, 2.0, NAN], [0.9, 1.5, 3.0]])
+    found = metrics.forgetting(errors=errors)
+    np.testing.assert_allclose(found, [[NAN, NAN, NAN], [-0.5, NAN, NAN], [0.4, -0.5, NAN]])
+    assert metrics.mean_forgetting(errors=errors) == pytest.approx((0.4 - 0.5) / 2)
+
+
+def test_a_regime_that_was_measured_before_it_was_learned_counts_from_its_best_too():
+    assert metrics.forgetting(errors=[[1.0, 2.0, 9.0], [1.0, 2.5, 9.0], [1.0, 2.2, 9.0]])[2, 1] == pytest.approx(0.2)
+
+
+def test_nothing_can_be_forgotten_of_one_regime():
+    assert math.isnan(metrics.mean_forgetting(errors=[[1.0]]))
+
+
+def test_forgetting_needs_a_square_table():
+    with pytest.raises(ShapeError, match=r"errors has shape \(2, 3\); \(K, K\) is needed"):
+        metrics.forgetting(errors=np.zeros((2, 3)))

@@ -378,6 +378,66 @@ def owa(*, smape: float, mase: float, naive2: Naive2) -> float:
     return (smape / naive2[0] + mase / naive2[1]) / 2.0
 
 
+def forgetting(*, errors: ArrayLike) -> FloatArray:
+    """How much worse each regime fares after later ones than it fared at its best before.
+
+    Parameters
+    ----------
+    errors : array_like of shape (K, K)
+        ``errors[after, on]``: error on regime ``on`` once ``after`` has been learned, smaller is better; NaN where it
+        was not measured.
+
+    Returns
+    -------
+    float64 array of shape (K, K)
+        ``errors[after, on]`` minus the least of the errors on that regime before ``after``; negative where learning
+        later regimes helped. NaN on the diagonal and above.
+
+    Raises
+    ------
+    ShapeError
+        If there is not one column per row.
+
+    References
+    ----------
+    Chaudhry et al. (2018), Riemannian walk for incremental learning (arXiv 1801.10112), section 3.1, with errors in
+    place of accuracies.
+
+    Examples
+    --------
+    >>> forgetting(errors=[[1.0, float("nan")], [1.5, 2.0]])[1, 0]
+    np.float64(0.5)
+    """
+    e = np.asarray(errors, np.float64)
+    if e.ndim != 2 or e.shape[0] != e.shape[1]:
+        raise ShapeError(f"errors has shape {e.shape}; (K, K) is needed: a row and a column per regime.")
+    best = np.fmin.accumulate(e, axis=0)
+    out = np.full(e.shape, np.nan)
+    out[1:] = e[1:] - best[:-1]
+    return np.where(np.tri(len(e), k=-1, dtype=bool), out, np.nan)
+
+
+def mean_forgetting(*, errors: ArrayLike) -> float:
+    """Mean of :func:`forgetting` over all earlier regimes, once the last one has been learned.
+
+    Parameters
+    ----------
+    errors : array_like of shape (K, K)
+        As for :func:`forgetting`.
+
+    Returns
+    -------
+    float
+        In units of the errors; NaN with a single regime.
+
+    Raises
+    ------
+    ShapeError
+        If there is not one column per row.
+    """
+    return _mean(forgetting(errors=errors)[-1:], None)
+
+
 def _pair(y: ArrayLike, other: ArrayLike, *, second: str = "forecast") -> tuple[FloatArray, FloatArray]:
     """Both as float64, or ShapeError: broadcasting would hide a swapped axis."""
     a, b = np.asarray(y, np.float64), np.asarray(other, np.float64)

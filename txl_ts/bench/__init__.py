@@ -12,6 +12,7 @@ from txl_ts.errors import ParameterError
 __all__ = ["BENCHES", "run_bench"]
 
 BENCHES = (
+    "adaptation",
     "alarms",
     "clients",
     "context",
@@ -30,10 +31,12 @@ BENCHES = (
     "parity",
     "precision",
     "ragged",
+    "regimes",
     "skab",
     "speed",
     "step",
     "tabular",
+    "transfer",
     "tsb_ad",
     "uneven",
     "watching",

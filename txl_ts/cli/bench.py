@@ -25,11 +25,17 @@ def bench_program() -> typer.Typer:
     """Make the sub-commands of ``txl-ts bench``, one per bench."""
     program = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Rebuild a table of benchmarks/results.")
     plain = (clients, coverage, covariates, ett, fleet, heads, m4, precision, ragged, speed, step, tabular, uneven)
-    of_memory = (context, does_memory_help, drift, gradients, memory, memory_soak, window)
+    of_memory = (context, does_memory_help, drift, gradients, memory, memory_soak, regimes, window)
     of_alarms = (alarms, nab, parity, skab, tsb_ad, watching)
-    for bench in (*plain, *of_memory, *of_alarms):
+    of_new = (adaptation, transfer)
+    for bench in (*plain, *of_memory, *of_alarms, *of_new):
         program.command(bench.__name__.replace("_", "-"))(bench)
     return program
+
+
+def adaptation(out: Out = RESULTS, seeds: Seeds = "0,1,2") -> None:
+    """Frozen weights on systems never met, beside Kalman filters and least squares."""
+    _run("adaptation", None, out, seeds=seeds, baselines_only=False, said={"seeds": (seeds, "0,1,2")})
 
 
 def clients(
@@ -199,6 +205,11 @@ def ragged(
     _run("ragged", None, out, seeds=seeds, baselines_only=False, said={"seeds": (seeds, "0")}, peer=peer)
 
 
+def regimes(out: Out = RESULTS, seeds: Seeds = "0,1,2") -> None:
+    """Ten regimes in a row: what is forgotten, with and without memory and replay."""
+    _run("regimes", None, out, seeds=seeds, baselines_only=False, said={"seeds": (seeds, "0,1,2")})
+
+
 def skab(data: Data, out: Out = RESULTS, seeds: Seeds = "0,1,2", baselines_only: BaselinesOnly = False) -> None:
     """SKAB, a pump with eight sensors: F1, false and missed alarms."""
     _run("skab", data, out, seeds=seeds, baselines_only=baselines_only, said={"seeds": (seeds, "0,1,2")})
@@ -300,6 +311,19 @@ def uneven(
     said = {"sets": (sets, "vitals,air"), "seeds": (seeds, "0")}
     wanted = tuple(sets.split(","))
     _run("uneven", data, out, seeds=seeds, baselines_only=baselines_only, said=said, sets=wanted)
+
+
+def transfer(
+    data: Data,
+    out: Out = RESULTS,
+    seeds: Seeds = "0,1,2",
+    no_memory: Annotated[
+        bool, typer.Option("--no-memory", help="Leave out the bytes of a training step: they start processes.")
+    ] = False,
+) -> None:
+    """Held-out series of M4 Hourly with few rows: frozen, fine-tuned, from scratch."""
+    said = {"seeds": (seeds, "0,1,2"), "no-memory": (no_memory, False)}
+    _run("transfer", data, out, seeds=seeds, baselines_only=False, said=said, memory=not no_memory)
 
 
 def watching(

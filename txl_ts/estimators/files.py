@@ -28,6 +28,7 @@ from txl_ts.estimators.model_files import (
     weights_expected,
     weights_of,
 )
+from txl_ts.estimators.replay_files import replay_arrays, replay_from, replay_positions, replay_table
 from txl_ts.export import contract_of, export_onnx
 from txl_ts.export.triton import export_triton
 from txl_ts.frames import FrameStyle, Panel, Roles, base_ids, parse_freq, run_of, split_name
@@ -51,7 +52,7 @@ def save_forecaster(path: str | PathLike[str], model: TXLForecaster) -> None:
     config = {
         "class": "TXLForecaster",
         "library": __version__,
-        "params": plain(model.get_params()),
+        "params": plain(_told_params(model)),
         "model": model.config_.to_json(),
         "freq": model._freq.text,
         "style": model._style.to_json(),
@@ -79,6 +80,10 @@ def save_forecaster(path: str | PathLike[str], model: TXLForecaster) -> None:
         if adaptive is not None:
             state["calibration.levels"], state["calibration.bands"] = adaptive.levels, adaptive.bands
             positions["calibration_origins"] = adaptive.origins.tolist()
+    if (replay := model._replay).size:
+        config["replay"] = {"size": replay.size, "n_rows": replay.n_rows, "n_seen": replay.n_seen}
+        positions |= replay_positions(replay)
+        state |= replay_arrays(replay)
     save(path, Bundle("model", config, {**weights_of(model._model), "state": state}, positions))
 
 
@@ -119,6 +124,7 @@ def load_forecaster(path: str | PathLike[str], cls: type[_F]) -> _F:
         out.fit_seconds_ = config["fit_seconds"]
         out._fit_panel = out._val_size = out._epochs = None  # a file does not hold rows
         out.calibration_, out.adapter_ = _calibration(bundle), None
+        out._replay = replay_from(config.get("replay"), arrays, positions)
         out.cleaned_ = config["cleaned"]
         out.skipped_ = tuple((name, reason) for name, reason in config["skipped"])
         out._describe()
@@ -267,6 +273,12 @@ def digest_of(model: TXLModel) -> str:
     return digest.hexdigest()
 
 
+def _told_params(model: TXLForecaster) -> dict[str, Any]:
+    """Give the parameters that a file tells: one of later versions is left out where it changes nothing."""
+    params = model.get_params()
+    return {name: value for name, value in params.items() if name != "replay_size" or value}
+
+
 def _positions(fleet: Fleet) -> dict[str, Any]:
     return {"ids": list(fleet.ids), "origins": fleet.origins.tolist(), "last": fleet.last.tolist()}
 
@@ -285,6 +297,8 @@ def _expected(config: dict[str, Any], positions: dict[str, Any]) -> Expected:
         if config["calibration"]["rate"] is not None:
             state["calibration.levels"] = ((n, *shape), "float32")
             state["calibration.bands"] = ((n, -(-sizes.h // spacing(sizes.h)), *shape), "float32")
+    if "replay" in config:
+        state |= replay_table(config["replay"], positions, sizes)
     if sizes.static_kinds:
         state["static"] = ((n_lanes, len(sizes.static_kinds)), "float32")
     return {**weights_expected(model), "state": state}

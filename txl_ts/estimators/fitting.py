@@ -62,7 +62,7 @@ def fit_panel(
     if val_size is not None:
         rows = np.full(panel.n_series, val_size, np.int64)
     if config.distribution == "negative_binomial":
-        _refuse_no_counts(panel)
+        refuse_no_counts(panel)
     how: Any = {"season": season, "loss": settings.loss, "weight": weight}
     choosing = split(panel, config, val_rows=rows, **how)
     _warn_short(choosing, panel, config)
@@ -132,7 +132,7 @@ def _trained(train: Origins) -> Any:
     return inside
 
 
-def _refuse_no_counts(panel: Panel) -> None:
+def refuse_no_counts(panel: Panel) -> None:
     """Raise ColumnError unless all values are counts."""
     values = panel.values.reshape(panel.n_rows, -1)
     odd = np.isfinite(values) & ((values < 0) | (values != np.floor(values)))
@@ -165,12 +165,12 @@ def _warn_short(choosing: Split, panel: Panel, config: ModelConfig) -> None:
             f"{choosing.n_untrained} of {panel.n_series} series have no more than patch_len={config.patch_len} rows "
             "to train on: they are forecast, but not trained on. Lower patch_len or val_size to use them.",
             ShortSeriesWarning,
-            stacklevel=5,
+            stacklevel=6,
         )
     if choosing.validation is None:
         warnings.warn(
             f"no series is long enough to hold out rows for h={config.h}: all epochs are trained, none is chosen, and "
             "without any whole horizon the forecast is the last value. Lower h, or give longer series.",
             ShortSeriesWarning,
-            stacklevel=5,
+            stacklevel=6,
         )

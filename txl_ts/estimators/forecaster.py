@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from os import PathLike
 from typing import Any, Literal, Self
 
@@ -18,6 +19,7 @@ from txl_ts.estimators.ahead import forecast_ahead, path_quantiles
 from txl_ts.estimators.backtest import Batch, backtest, cutoff_range, metrics_of, rows_until
 from txl_ts.estimators.bands import Watch
 from txl_ts.estimators.columns import Level, forecast_columns, pick_quantiles, read_law
+from txl_ts.estimators.continuing import Continues
 from txl_ts.estimators.exports import Exports
 from txl_ts.estimators.fitting import Fitted, fit_panel
 from txl_ts.estimators.fleet import Fleet
@@ -35,7 +37,7 @@ class NotFittedError(TxlError, SklearnNotFittedError):
     """The estimator was used before ``fit``."""
 
 
-class TXLForecaster(Updates, KeptMemories, Windows, Exports, Tunes):
+class TXLForecaster(Updates, KeptMemories, Windows, Exports, Tunes, Continues):
     """Forecast many series with one recurrent model that remembers each of them.
 
     After ``fit`` every series keeps its memory: ``update`` moves it on row by row without refitting, ``predict`` reads
@@ -111,6 +113,10 @@ class TXLForecaster(Updates, KeptMemories, Windows, Exports, Tunes):
         call); for comparisons.
     precision : {"float32", "bf16"}
         In which the layers compute, in training and afterwards; memory and scaling are float32, graphs in all.
+    replay_size : int
+        Stretches of the rows that were trained on (a look-back and a training segment each) that are kept for
+        :meth:`partial_fit` to train on again, each of all so far as likely as any other. They are part of the file. 0
+        keeps none; read when a fit begins anew.
     calendar : "auto" or sequence of str, optional
         Features of the stamp, on the wall clock of its zone, that are known ahead by themselves: ``"hour"``,
         ``"weekday"``, ``"month"``, ``"yearday"``, ``"holidays:CC"`` (extra ``holidays``). ``"auto"`` takes hour,
@@ -207,6 +213,7 @@ class TXLForecaster(Updates, KeptMemories, Windows, Exports, Tunes):
         checkpoint_activations: bool = False,
         carry_memory: bool = True,
         precision: str = "float32",
+        replay_size: int = 0,
         calendar: str | Sequence[str] | None = None,
         align: str = "error",
         max_gap: int | None = None,
@@ -250,6 +257,7 @@ class TXLForecaster(Updates, KeptMemories, Windows, Exports, Tunes):
         self.checkpoint_activations = checkpoint_activations
         self.carry_memory = carry_memory
         self.precision = precision
+        self.replay_size = replay_size
         self.calendar = calendar
         self.align = align
         self.max_gap = max_gap
@@ -320,30 +328,9 @@ class TXLForecaster(Updates, KeptMemories, Windows, Exports, Tunes):
         TrainingError
             If the loss is no longer finite.
         """
-        begin = time.perf_counter()
-        self._settings(val_size=val_size)
-        names: Any = {"id_col": id_col, "time_col": time_col, "target_col": target_col}
-        roles = self._named_roles(
-            df, static_df, names, hist_cols=hist_cols, futr_cols=futr_cols, static_cols=static_cols, cat_cols=cat_cols
-        )
-        rows = df
-        if sample_weight is not None:
-            rows = without_column(df, sample_weight, roles=roles, **names)
-        panel, roles = self._read_first(rows, roles, static_df, **names)
-        weight = None
-        if sample_weight is not None:
-            gap, weights = self._gap(self._sizes(panel, roles)[0]), names | {"target_col": sample_weight}
-            weight = read_weights(panel, sample_weight, lambda: self._read(df, panel.freq, gap=gap, **weights))
-        fitted = self._fit_rows(panel, roles, val_size=val_size, checkpoint=checkpoint, weight=weight)
-        sizes = fitted.model.config
-        fleet, _ = Fleet.fresh_for(panel, fitted.model).advance(
-            fitted.model, panel, max_gap=self._gap(sizes), pace=self._pace(sizes), one_step=False
-        )
-        self._keep(fitted, panel, fleet, roles, val_size=val_size)
-        self.fit_seconds_ = time.perf_counter() - begin
-        if self.verbose:
-            print("\n".join(self._report()))  # noqa: T201 - asked for
-        return self
+        how: Any = {"id_col": id_col, "time_col": time_col, "target_col": target_col, "val_size": val_size}
+        how |= {"hist_cols": hist_cols, "futr_cols": futr_cols, "static_cols": static_cols, "cat_cols": cat_cols}
+        return self._fit_frame(df, static_df, sample_weight=sample_weight, checkpoint=checkpoint, **how)
 
     # -- using ------------------------------------------------------------------------------------------------------
 
@@ -557,7 +544,7 @@ class TXLForecaster(Updates, KeptMemories, Windows, Exports, Tunes):
             roles = self._roles
         else:
             self._settings(val_size=val_size)
-            names = {"id_col": id_col, "time_col": time_col, "target_col": target_col}
+            names: Any = {"id_col": id_col, "time_col": time_col, "target_col": target_col}
             roles = self._named_roles(
                 df,
                 static_df,
@@ -726,6 +713,7 @@ class TXLForecaster(Updates, KeptMemories, Windows, Exports, Tunes):
         self._epochs = None
         self.skipped_, self.cleaned_ = panel.skipped, panel.report.lines()
         self._fitted_end = dict(zip(panel.ids, self._last_stamps().tolist(), strict=True))
+        self._replay = self._fresh_replay(panel, val_size=val_size)
         self._describe()
 
     def _describe(self) -> None:
@@ -789,10 +777,59 @@ class TXLForecaster(Updates, KeptMemories, Windows, Exports, Tunes):
             out[style.target_col] = target
         return long_frame(style, **how)
 
-    def _fit_rows(self, panel: Panel, roles: Roles, *, val_size: int | None, **more: Any) -> Fitted:
+    def _fit_frame(
+        self,
+        df: Any,
+        static_df: Any,
+        *,
+        max_epochs: int | None = None,
+        id_col: str | None = "unique_id",
+        time_col: str = "ds",
+        target_col: str | Sequence[str] = "y",
+        hist_cols: Sequence[str] = (),
+        futr_cols: Sequence[str] = (),
+        static_cols: Sequence[str] = (),
+        cat_cols: Sequence[str] = (),
+        val_size: int | None = None,
+        sample_weight: str | None = None,
+        checkpoint: str | PathLike[str] | None = None,
+    ) -> Self:
+        """Fit, see :meth:`fit`; ``max_epochs`` instead of the estimator's, if it is given."""
+        begin = time.perf_counter()
+        self._settings(val_size=val_size)
+        check_integer("replay_size", self.replay_size, at_least=0)
+        names: Any = {"id_col": id_col, "time_col": time_col, "target_col": target_col}
+        roles = self._named_roles(
+            df, static_df, names, hist_cols=hist_cols, futr_cols=futr_cols, static_cols=static_cols, cat_cols=cat_cols
+        )
+        rows = df
+        if sample_weight is not None:
+            rows = without_column(df, sample_weight, roles=roles, **names)
+        panel, roles = self._read_first(rows, roles, static_df, stacklevel=4, **names)
+        weight = None
+        if sample_weight is not None:
+            gap, weights = self._gap(self._sizes(panel, roles)[0]), names | {"target_col": sample_weight}
+            weight = read_weights(panel, sample_weight, lambda: self._read(df, panel.freq, gap=gap, **weights))
+        how: Any = {"val_size": val_size, "checkpoint": checkpoint, "weight": weight, "max_epochs": max_epochs}
+        fitted = self._fit_rows(panel, roles, **how)
+        sizes = fitted.model.config
+        fleet, _ = Fleet.fresh_for(panel, fitted.model).advance(
+            fitted.model, panel, max_gap=self._gap(sizes), pace=self._pace(sizes), one_step=False
+        )
+        self._keep(fitted, panel, fleet, roles, val_size=val_size)
+        self.fit_seconds_ = time.perf_counter() - begin
+        if self.verbose:
+            print("\n".join(self._report()))  # noqa: T201 - asked for
+        return self
+
+    def _fit_rows(
+        self, panel: Panel, roles: Roles, *, val_size: int | None, max_epochs: int | None = None, **more: Any
+    ) -> Fitted:
         config, season = self._sizes(panel, roles)
-        more = {"checkpoint": None} | more
-        return fit_panel(panel, config, self._settings(), season=season, val_size=val_size, **more)
+        more, settings = {"checkpoint": None} | more, self._settings()
+        if max_epochs is not None:
+            settings = replace(settings, max_epochs=max_epochs)
+        return fit_panel(panel, config, settings, season=season, val_size=val_size, **more)
 
     def _walk_fitted(self, panel: Panel, cutoffs: NDArray[np.int64], *, h: int, levels: Any) -> Iterator[Batch]:
         first = panel.stamps(np.arange(panel.n_series), cutoffs[:, 0])

@@ -20,6 +20,7 @@ from txl_ts.estimators.fleet import Fleet
 from txl_ts.estimators.pictures import draw_forecast
 from txl_ts.estimators.reading import ReadsFrames
 from txl_ts.frames import Panel, long_frame, split_name
+from txl_ts.training import Reservoir
 from txl_ts.walk import Pace
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class KeptMemories(ReadsFrames):
     _val_size: int | None
     calibration_: Calibration | None
     _epochs: Epochs | None
+    _replay: Reservoir
     carry_memory: bool
 
     if TYPE_CHECKING:
@@ -131,7 +133,10 @@ class KeptMemories(ReadsFrames):
         self._check_fitted()
         panel = getattr(self, "_fit_panel", None) if df is None else self._read_more(df, static_df, continues=False)
         if panel is None:
-            raise ParameterError("the rows of the fit are not in a loaded file. Give them: fitted_values(df).")
+            raise ParameterError(
+                "the rows of the fit are not here: a loaded file has none, and after partial_fit they are not all. "
+                "Give them: fitted_values(df)."
+            )
         _, before = self._advance(Fleet.fresh_for(panel, self._model), panel)
         return self._one_step_frame(panel, before, level=level, quantiles=quantiles)
 
@@ -189,6 +194,8 @@ class KeptMemories(ReadsFrames):
     def forget(self, ids: Sequence[str | int]) -> None:
         """Drop the memories of some series: they are forecast no more, and their next rows begin them anew.
 
+        Stretches of them that were kept for :meth:`partial_fit` are dropped too.
+
         Parameters
         ----------
         ids : sequence
@@ -204,6 +211,7 @@ class KeptMemories(ReadsFrames):
         self._fleet = self._fleet.without(names)
         if self._epochs is not None:
             self._epochs.forget(names)
+        self._replay = self._replay.without(names)
         self.calibration_ = None if self.calibration_ is None else self.calibration_.without(names)
 
     def calibrate(

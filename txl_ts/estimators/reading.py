@@ -63,7 +63,9 @@ class ReadsFrames(BaseEstimator):
 
         def _check_fitted(self) -> None: ...
 
-    def _read_first(self, df: Any, roles: Roles, static_df: Any, **columns: Any) -> tuple[Panel, Roles]:
+    def _read_first(
+        self, df: Any, roles: Roles, static_df: Any, *, stacklevel: int = 3, **columns: Any
+    ) -> tuple[Panel, Roles]:
         """Read rows to fit on; gives the roles with the calendar that fits their frequency."""
         panel = self._read(df, self.freq, gap=self.max_gap, warn_unused=True, beside=roles, **columns)
         calendar = check_calendar(self.calendar, freq=panel.freq)
@@ -73,7 +75,7 @@ class ReadsFrames(BaseEstimator):
             # The longest gap to bridge is the reach, which is known only now.
             panel = self._read(df, self.freq, gap=reach, beside=roles, **columns)
         if told := panel.report.changes():
-            warnings.warn(f"{' '.join(told)} See cleaned_ and skipped_.", CleanedDataWarning, stacklevel=3)
+            warnings.warn(f"{' '.join(told)} See cleaned_ and skipped_.", CleanedDataWarning, stacklevel=stacklevel)
         return self._completed(panel, roles, static_df, known={}), roles
 
     def _named_roles(self, df: Any, static_df: Any, names: dict[str, Any], **columns: Any) -> Roles:

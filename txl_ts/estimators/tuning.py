@@ -16,7 +16,7 @@ from txl_ts.errors import FileFormatError, ParameterError, StateError
 from txl_ts.estimators.bands import Calibration
 from txl_ts.estimators.epochs import Epochs
 from txl_ts.estimators.files import digest_of
-from txl_ts.estimators.fitting import Fitted
+from txl_ts.estimators.fitting import Fitted, refuse_no_counts
 from txl_ts.estimators.fleet import Fleet
 from txl_ts.estimators.reading import ReadsFrames
 from txl_ts.estimators.sizes import resolve_season
@@ -28,6 +28,7 @@ from txl_ts.training import (
     METHODS,
     Adapter,
     LinearFit,
+    Reservoir,
     Trainer,
     TrainingSettings,
     adapted_weights,
@@ -52,6 +53,7 @@ class Tunes(ReadsFrames):
     _val_size: int | None
     calibration_: Calibration | None
     _epochs: Epochs | None
+    _replay: Reservoir
 
     if TYPE_CHECKING:
 
@@ -140,6 +142,8 @@ class Tunes(ReadsFrames):
             self._settings(val_size=val_size), **{name: value for name, value in given.items() if value is not None}
         )
         panel = self._read_more(df, static_df, continues=False)
+        if self.config_.distribution == "negative_binomial":
+            refuse_no_counts(panel)
         before, season = self._model, resolve_season(self.season_length, freq=panel.freq)
         how: Any = {"method": method, "rank": rank, "season": season, "val_size": val_size}
         tuned, trainer = _tuned(before, panel, settings, **how)
@@ -230,6 +234,7 @@ class Tunes(ReadsFrames):
         self._model, self._fleet = model.eval(), Fleet.fresh(model)
         self._fitted_end, self._fit_panel, self._val_size, self.calibration_ = {}, None, None, None
         self.adapter_ = self._epochs = None
+        self._replay = Reservoir(self._replay.size, self._replay.n_rows)
 
 
 def _tuned(

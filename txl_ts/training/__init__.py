@@ -16,6 +16,7 @@ from txl_ts.training.label_loop import LabelSettings, LabelTrainer
 from txl_ts.training.labelled import LabelRows
 from txl_ts.training.loop import Trainer
 from txl_ts.training.pieces import BesideRows, Pieces
+from txl_ts.training.replay import Reservoir, Stretch
 from txl_ts.training.row_path import fit_row_path
 from txl_ts.training.segments import Origins
 from txl_ts.training.settings import GRADIENTS, TrainingSettings
@@ -33,6 +34,8 @@ __all__ = [
     "LinearFit",
     "Origins",
     "Pieces",
+    "Reservoir",
+    "Stretch",
     "Trainer",
     "TrainingSettings",
     "adapted_weights",
