@@ -83,7 +83,7 @@ def test_the_table_has_theory_rivals_and_the_memory_zeroed():
 def test_a_walk_carries_the_memory_from_segment_to_segment():
     import torch
 
-    from txl_ts.bench.memory import contenders
+    from txl_ts.bench.memory_contenders import contenders
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

@@ -8,7 +8,7 @@ import torch
 
 from txl_ts.bench import gradients
 from txl_ts.bench.gradients import POLICIES, SEGMENT_LEN, cost, fit, norms_by_hop, run
-from txl_ts.bench.memory import txl
+from txl_ts.bench.memory_contenders import txl
 from txl_ts.bench.report import markdown
 
 FIFO = POLICIES[0]

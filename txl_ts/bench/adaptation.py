@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from txl_ts.bench import report
-from txl_ts.bench.memory import SEGMENT_LEN, SIZES, Policy, Training, contenders, train
+from txl_ts.bench.memory import Training, train
+from txl_ts.bench.memory_contenders import SEGMENT_LEN, SIZES, Policy, contenders
 from txl_ts.bench.memory_rivals import RowModel, count
 from txl_ts.bench.memory_tasks import Episodes, MemoryTask, Part
 from txl_ts.bench.unknown_systems import Oscillators, bank, kalman, least_squares

@@ -22,7 +22,8 @@ from torch import Tensor
 
 from txl_ts.bench import report
 from txl_ts.bench.live_bytes import peak_bytes
-from txl_ts.bench.memory import REACH, SIZES, all_tasks, loss_sum, scores, segments, txl
+from txl_ts.bench.memory import all_tasks, loss_sum, scores, segments
+from txl_ts.bench.memory_contenders import REACH, SIZES, txl
 from txl_ts.bench.memory_tasks import MemoryTask
 from txl_ts.errors import ParameterError
 from txl_ts.label_model import LabelModel

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from txl_ts.bench import report
-from txl_ts.bench.memory import SEGMENT_LEN, SIZES
+from txl_ts.bench.memory_contenders import SEGMENT_LEN, SIZES
 from txl_ts.bench.memory_rivals import Forgetful, Recurrent, RowModel, count, of_equal_weights
 from txl_ts.label_model import LabelConfig, LabelModel
 from txl_ts.metrics import mean_forgetting
