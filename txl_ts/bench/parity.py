@@ -27,13 +27,13 @@ COLUMNS = MappingProxyType(
         "detector": "detector",
         "rows": "rows",
         "alarms": "alarms",
-        "update": "`update`: score",
-        "update_p": "p",
-        "graph": "graph: score",
-        "graph_p": "p",
+        "update_millionths": "`update`: score, millionths",
+        "update_p_millionths": "p, millionths",
+        "graph_millionths": "graph: score, millionths",
+        "graph_p_millionths": "p, millionths",
         "graph_alarms": "alarms that differ",
-        "watch": "watch: score",
-        "watch_p": "p",
+        "watch_millionths": "watch: score, millionths",
+        "watch_p_millionths": "p, millionths",
         "watch_alerts": "alerts that differ",
     }
 )
@@ -113,7 +113,7 @@ def run(
             "the middle; row by row through the exported graph in a `StreamSession`; and as messages with time stamps "
             "through a watch over the graph. Both are stopped in the middle, and go on in a new session from a "
             "snapshot. The largest differences of any row are shown: scores as a share of the largest score of all "
-            "(of p-values as they are), alarms and alerts as the count of those that differ.",
+            "(p-values as they are), alarms and alerts as the count of those that differ.",
         ],
         "columns": dict(COLUMNS),
         "rows": rows,
@@ -138,7 +138,9 @@ def _row(data: Path, case: Case, *, most_rows: int, seed: int) -> dict[str, Any]
     with tempfile.TemporaryDirectory() as folder:
         detector.export_onnx(Path(folder, "graph.onnx"))
         found = differences(detector, Path(folder, "graph.onnx"), values[n_fit:], times[n_fit:])
-    return {"set": case.of, "detector": case.name, **found}
+    counts = {name: value for name, value in found.items() if isinstance(value, int)}
+    gaps = {f"{name}_millionths": 1e6 * value for name, value in found.items() if isinstance(value, float)}
+    return {"set": case.of, "detector": case.name, **counts, **gaps}
 
 
 def differences(
