@@ -141,7 +141,12 @@ def run(
             for k, share in wanted:
                 how: dict[str, Any] = {"bptt_segments": k, "memory_gradient": share, "n_updates": n_updates}
                 how |= {"seed": seed, "n_test": n_test}
-                of = {"task": _TASK, "memory": policy.name, "params": policy.params, "sizes": dict(SIZES)}
+                of: dict[str, Any] = {
+                    "task": _TASK,
+                    "memory": policy.name,
+                    "params": policy.params,
+                    "sizes": dict(SIZES),
+                }
                 of |= {"segment_len": SEGMENT_LEN, "parts": _PARTS, **how}
                 found = store.find(of)
                 if found is None and not from_kept:
