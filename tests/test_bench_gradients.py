@@ -50,15 +50,22 @@ def test_a_longer_step_takes_more_memory_and_a_checkpointed_one_less_of_it():
 
 def test_a_table_comes_of_fits_and_fits_that_are_kept_are_not_done_again(tmp_path, monkeypatch):
     how = {"seeds": (0,), "memories": ("fifo",), "variants": ((1, 1.0), (2, 0.5)), "n_updates": 2, "n_test": 2}
-    monkeypatch.setattr(gradients, "cost", lambda policy, k: {"us_per_row": 1.0, "kib": 2.0, "kib_checkpointed": 1.0})
-    table = run(**how, kept=tmp_path / "fits.jsonl")
+    monkeypatch.setattr(
+        gradients,
+        "cost",
+        lambda policy, k: {"us_per_row": 1.0, "us_checkpointed": 1.3, "kib": 2.0, "kib_checkpointed": 1.0},
+    )
+    table = run(**how, kept=tmp_path)
     assert [row["bptt_segments"] for row in table["rows"]] == [1, 2]
     assert "| fifo | 1 | 1.0000 |" in markdown(table)
-    assert len((tmp_path / "fits.jsonl").read_text(encoding="utf-8").splitlines()) == 2
+    assert len((tmp_path / "gradients.fits.jsonl").read_text(encoding="utf-8").splitlines()) == 2
     json.dumps(table["rows"])
     monkeypatch.setattr(gradients, "fit", lambda *args, **kwargs: pytest.fail("it was done again"))
-    again = run(**how, kept=tmp_path / "fits.jsonl")
+    again = run(**how, kept=tmp_path)
     assert again["rows"] == table["rows"]
+    more = run(**how | {"seeds": (0, 1)}, kept=tmp_path, from_kept=True)
+    assert more["rows"] == table["rows"]
+    assert more["notes"][-1].startswith("2 of 4 fits are missing")
     figure = gradients.picture(table)
     assert [line.get_label() for line in figure.axes[1].lines] == ["fifo, k = 1"]
 

@@ -19,7 +19,6 @@ BENCHES = (
     "covariates",
     "coverage",
     "does_memory_help",
-    "drift",
     "ett",
     "fleet",
     "gradients",
@@ -43,7 +42,7 @@ BENCHES = (
     "window",
 )
 # Each finished fit is kept in the folder of the results; a second call with the same settings goes on from there.
-KEPT = ("context", "does_memory_help", "memory")
+KEPT = ("context", "does_memory_help", "gradients", "memory", "memory_soak")
 
 
 def run_bench(

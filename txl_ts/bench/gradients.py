@@ -6,13 +6,10 @@ its gradients go, and how alike the rows of a step are.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from os import PathLike
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +18,7 @@ import torch
 from torch import Tensor
 
 from txl_ts.bench import report
+from txl_ts.bench.kept import KeptFits
 from txl_ts.bench.live_bytes import peak_bytes
 from txl_ts.bench.memory import all_tasks, loss_sum, scores, segments
 from txl_ts.bench.memory_contenders import REACH, SIZES, txl
@@ -56,6 +54,7 @@ COLUMNS = MappingProxyType(
         "norm_4": "4 hops",
         "norm_7": "7 hops",
         "us_per_row": "CPU µs per row",
+        "us_checkpointed": "checkpointed",
         "kib": "peak, KiB",
         "kib_checkpointed": "peak, checkpointed",
         "n_seeds": "seeds",
@@ -96,6 +95,7 @@ def run(
     n_updates: int = 1000,
     n_test: int = 64,
     kept: str | PathLike[str] | None = None,
+    from_kept: bool = False,
     command: str | None = None,
 ) -> dict[str, Any]:
     """Train every variant, judge it on fresh episodes, and measure what a step costs.
@@ -113,7 +113,9 @@ def run(
     n_updates, n_test : int
         Steps of each fit; episodes that judge it.
     kept : path, optional
-        A file of one JSON line per fit: fits that are there are taken from it, new ones added as they come.
+        Folder of the fits that are finished: each is kept there at once, and found again by the next call.
+    from_kept : bool
+        Fit nothing: the table of the fits that are there.
     command : str, optional
         What rebuilds the table.
 
@@ -132,17 +134,32 @@ def run(
     if unknown := sorted(set(memories) - {policy.name for policy in POLICIES}):
         raise ParameterError(f"memories={unknown} are not known. Choose among {[policy.name for policy in POLICIES]}.")
     policies = [policy for policy in POLICIES if policy.name in memories]
-    runs = _Runs(kept)
+    store = KeptFits(kept, "gradients")
     groups: dict[tuple[str, int, float], list[dict[str, Any]]] = {}
     for seed in seeds:  # all of one seed first: what is there when a run is stopped compares
         for policy in policies:
             for k, share in wanted:
                 how: dict[str, Any] = {"bptt_segments": k, "memory_gradient": share, "n_updates": n_updates}
                 how |= {"seed": seed, "n_test": n_test}
-                found = runs.get({"memory": policy.name, **how}, partial(fit, policy, **how))
-                groups.setdefault((policy.name, k, share), []).append(found)
-    costs = {(policy.name, k): cost(policy, k) for policy in policies for k in dict.fromkeys(k for k, _ in wanted)}
-    rows = [_mean(fits) | costs[memory, k] for (memory, k, _), fits in groups.items()]
+                of: dict[str, Any] = {
+                    "task": _TASK,
+                    "memory": policy.name,
+                    "params": policy.params,
+                    "sizes": dict(SIZES),
+                }
+                of |= {"segment_len": SEGMENT_LEN, "parts": _PARTS, **how}
+                found = store.find(of)
+                if found is None and not from_kept:
+                    found = store.keep(of, fit(policy, **how))
+                if found is not None:
+                    groups.setdefault((policy.name, k, share), []).append({"memory": policy.name, **how, **found})
+    costs = {
+        (policy.name, k): cost(policy, k)
+        for policy in policies
+        for k in sorted({k for m, k, _ in groups if m == policy.name})
+    }
+    rows = [_mean(runs) | costs[memory, k] for (memory, k, _), runs in groups.items()]
+    fits, n_wanted = [fit for runs in groups.values() for fit in runs], len(seeds) * len(policies) * len(wanted)
     return {
         "name": "gradients",
         "title": "Gradients through segments",
@@ -154,13 +171,13 @@ def run(
             f"updates ({n_updates}), and differs in how far back its gradients go. Chance is 0.25; loss is the cross "
             "entropy of the last tenth of the training.",
             f"Norms: gradient of the loss of one segment after {_HOPS} others, at the hop 1, 4 and 7 segments back, of "
-            "the trained model, with nothing held back. Costs: one step of 32 lanes, forwards and backwards; the peak "
-            "counts every tensor that is alive at once, beside weights.",
+            "the trained model, with nothing held back. Costs: one step of 32 lanes, forwards and backwards, median of "
+            "ten by turns; the peak counts every tensor that is alive at once, beside weights.",
         ],
         "columns": dict(COLUMNS),
         "rows": rows,
-        "runs": [fit for fits in groups.values() for fit in fits],
-        "notes": _notes(rows),
+        "runs": fits,
+        "notes": _notes(rows) + report.still_missing(n_wanted - len(fits), of=n_wanted),
         "seeds": list(seeds),
         "environment": report.environment(),
     }
@@ -250,7 +267,7 @@ def norms_by_hop(model: LabelModel, task: MemoryTask, rng: np.random.Generator, 
     return hops.means()[::-1]
 
 
-def cost(policy: Policy, k: int, *, n_lanes: int = 32, n_times: int = 5) -> dict[str, float]:
+def cost(policy: Policy, k: int, *, n_lanes: int = 32, n_times: int = 10) -> dict[str, float]:
     """Measure one step of k segments: CPU time per row and the most bytes alive, kept and checkpointed."""
     task = _task()
     model = txl(task, params=policy.params).train()
@@ -264,13 +281,16 @@ def cost(policy: Policy, k: int, *, n_lanes: int = 32, n_times: int = 5) -> dict
         (loss / weight).backward()
 
     kept, checkpointed = peak_bytes(step), peak_bytes(lambda: step(checkpoint_activations=True))
-    took = []
+    took: dict[bool, list[float]] = {False: [], True: []}
     for _ in range(n_times):
-        begin = time.process_time()
-        step()
-        took.append(time.process_time() - begin)
+        for is_checkpointed, times in took.items():
+            begin = time.process_time()
+            step(checkpoint_activations=is_checkpointed)
+            times.append(time.process_time() - begin)
+    kept_us, checkpointed_us = (float(np.median(t)) * 1e6 / (k * n_lanes * SEGMENT_LEN) for t in took.values())
     return {
-        "us_per_row": float(np.median(took)) * 1e6 / (k * n_lanes * SEGMENT_LEN),
+        "us_per_row": kept_us,
+        "us_checkpointed": checkpointed_us,
         "kib": kept / 1024,
         "kib_checkpointed": checkpointed / 1024,
     }
@@ -306,25 +326,6 @@ def _settings(k: int, n_updates: int, *, memory_gradient: float = 1.0) -> LabelS
         memory_gradient=memory_gradient,
         warm_up=0.05,
     )
-
-
-class _Runs:
-    """Fits that were done, in a file of JSON lines: a run that was stopped goes on."""
-
-    def __init__(self, path: str | PathLike[str] | None) -> None:
-        self.path = None if path is None else Path(path)
-        there = self.path.read_text(encoding="utf-8").splitlines() if self.path and self.path.exists() else []
-        self.rows: list[dict[str, Any]] = [json.loads(line) for line in there]
-
-    def get(self, how: Mapping[str, Any], do: Any) -> dict[str, Any]:
-        for row in self.rows:
-            if all(row.get(name) == value for name, value in how.items()):
-                return row
-        row = {**how, **do()}
-        if self.path is not None:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
-        return row
 
 
 def _mean(fits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

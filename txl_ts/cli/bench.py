@@ -25,7 +25,7 @@ def bench_program() -> typer.Typer:
     """Make the sub-commands of ``txl-ts bench``, one per bench."""
     program = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Rebuild a table of benchmarks/results.")
     plain = (clients, coverage, covariates, ett, fleet, heads, m4, precision, ragged, speed, step, tabular, uneven)
-    of_memory = (context, does_memory_help, drift, gradients, memory, memory_soak, regimes, window)
+    of_memory = (context, does_memory_help, gradients, memory, memory_soak, regimes, window)
     of_alarms = (alarms, nab, parity, skab, tsb_ad, watching)
     of_new = (adaptation, transfer)
     for bench in (*plain, *of_memory, *of_alarms, *of_new):
@@ -90,16 +90,6 @@ def does_memory_help(
     _run("does_memory_help", data, out, seeds=seeds, baselines_only=False, said=said, **settings)
 
 
-def drift(
-    out: Out = RESULTS,
-    seeds: Annotated[str, typer.Option(help="The first draws weights and rows.", metavar="N")] = "0",
-    rows: Annotated[int, typer.Option(help="Of the stream; 1000000 takes ten times as long.", metavar="N")] = 100_000,
-) -> None:
-    """Float32 and bfloat16 beside float64 on a long stream, for every memory policy."""
-    said = {"seeds": (seeds, "0"), "rows": (str(rows), "100000")}
-    _run("drift", None, out, seeds=seeds, baselines_only=False, said=said, n_rows=rows)
-
-
 def ett(
     data: Data,
     out: Out = RESULTS,
@@ -119,14 +109,11 @@ def gradients(
     seeds: Seeds = "0,1,2",
     memories: Annotated[str, typer.Option(help="Memories.", metavar="NAME,…")] = "fifo,tokens",
     updates: Annotated[int, typer.Option(help="Steps of each fit.", metavar="N", min=1)] = 1000,
-    kept: Annotated[
-        Path | None,
-        typer.Option(help="File of fits that are done: a run that was stopped goes on.", metavar="FILE"),
-    ] = None,
+    from_kept: FromKept = False,
 ) -> None:
     """Gradients through 1, 2, 4 and 8 segments, and shares of them."""
     said = {"seeds": (seeds, "0,1,2"), "memories": (memories, "fifo,tokens"), "updates": (str(updates), "1000")}
-    how: dict[str, Any] = {"memories": _names(memories), "n_updates": updates, "kept": kept}
+    how: dict[str, Any] = {"memories": _names(memories), "n_updates": updates, "from_kept": from_kept}
     table = _run("gradients", None, out, seeds=seeds, baselines_only=False, said=said, **how)
     from txl_ts.bench.gradients import picture
 
@@ -166,9 +153,12 @@ def memory(
 def memory_soak(
     out: Out = RESULTS,
     seeds: Annotated[str, typer.Option(help="The first draws weights and rows.", metavar="N")] = "0",
+    rows: Annotated[int, typer.Option(help="Of the stream, in calls of 5,000.", metavar="N", min=100_000)] = 1_000_000,
+    from_kept: FromKept = False,
 ) -> None:
-    """A million rows through each memory policy: bounds, drift, time."""
-    _run("memory_soak", None, out, seeds=seeds, baselines_only=False, said={"seeds": (seeds, "0")})
+    """A million rows through each memory policy: bounds, float32 and bfloat16 beside float64, time."""
+    said = {"seeds": (seeds, "0"), "rows": (str(rows), "1000000")}
+    _run("memory_soak", None, out, seeds=seeds, baselines_only=False, said=said, n_rows=rows, from_kept=from_kept)
 
 
 def nab(data: Data, out: Out = RESULTS, seeds: Seeds = "0,1,2", baselines_only: BaselinesOnly = False) -> None:

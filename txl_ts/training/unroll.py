@@ -44,7 +44,7 @@ def unrolled(
         What gradients meet between two segments.
     checkpoint_activations : bool
         Keep the state between segments alone, and compute each segment once more on the way back: memory for one
-        segment instead of all, for a third more time.
+        segment instead of all, for up to twice the time.
 
     Returns
     -------
