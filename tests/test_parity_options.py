@@ -166,7 +166,7 @@ def test_segments_go_as_in_the_originals_code(same_length):
         np.testing.assert_allclose(found[lane].numpy(), np.concatenate(outputs), **EXACT)
         # A layer's memory holds its own inputs, those of the layer below: the tokens for the first one.
         for (ring,), mem in zip(rings, mems[:LAYERS], strict=True):
-            kept = memory._newest(ring, count, mem_len)[lane, 0].numpy()
+            kept = memory.read(ring, count)[lane, 0].numpy()
             np.testing.assert_allclose(kept, mem[-mem_len:], **EXACT)
         np.testing.assert_allclose(mems[0], x[lane, -theirs:].numpy(), **EXACT)
 

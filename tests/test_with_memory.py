@@ -129,7 +129,7 @@ def test_layers_that_grow_do_not_take_what_their_ring_never_held_for_rows():
     kept = moved["count"][:, :1]
     assert kept.tolist() == [[4]] * 2  # two visits of two phases
     for name, ring in filled.items():  # what is visible, in the midst of NaN
-        newest = after.memory.of(int(name[-1]))._newest(moved[name], moved["count"], 4)
+        newest = after.memory.of(int(name[-1])).read(moved[name], moved["count"])[:, :, -4:]
         order = torch.cat([kept, moved["count"][:, 1:] - 4], dim=1)
         filled[name] = after.memory.of(int(name[-1])).write(ring, order, newest)
     found, _ = run(after, x[:, 40:], moved | filled)

@@ -217,8 +217,8 @@ def _watched(
     detector: Any, graph: Path | None, values: Floats, times: NDArray[np.datetime64] | None
 ) -> tuple[Floats, Floats, set[Any]]:
     """Scores, p-values and the story of the alerts; without a graph in torch, uninterrupted."""
-    from txl_ts import open_watch
     from txl_ts.stream import restore, snapshot
+    from txl_ts.watches import open_watch
 
     def opened() -> Any:
         gaps = {"max_gap": "36500d", "max_jump": "36500d"}  # arrays know of none

@@ -90,7 +90,7 @@ class Fifo:
         Tensor of shape (B, H, stride · mem_len, K)
             Slots that hold no row are zero.
         """
-        return self._newest(ring, count, self.n_rows)
+        return self._newest(ring, count, self.visible(count))
 
     def write(self, ring: Tensor, count: Tensor, rows: Tensor) -> Tensor:
         """Give the ring after new rows (B, H, T, K), in time order."""
@@ -129,16 +129,19 @@ class Fifo:
         for ring, (new, old) in zip(rings, pairs, strict=True):
             n = min(new.n_slots, old.n_slots)
             empty = ring.new_zeros(*ring.shape[:2], new.n_slots, ring.shape[3])
-            out.append(new.write(empty, torch.cat([valid, phase - n], dim=1), old._newest(ring, count, n)))
+            out.append(
+                new.write(empty, torch.cat([valid, phase - n], dim=1), old._newest(ring, count, _filled(count, n)))
+            )
         return out, torch.cat([valid, phase], dim=1)
 
-    def _newest(self, ring: Tensor, count: Tensor, n: int) -> Tensor:
-        """Give the newest ``n`` rows of a ring, oldest first; zero where there is none."""
+    def _newest(self, ring: Tensor, count: Tensor, filled: Tensor) -> Tensor:
+        """Give the newest rows of a ring, oldest first, as many as are told to be filled (B, n) or not; zero if not."""
+        n = filled.shape[1]
         order = torch.arange(n, device=ring.device)
         slot = torch.remainder(count[:, 1:] - n + order, self.n_slots).long()  # (B, n)
         rows = ring.gather(2, _along_slots(slot, ring))
         # where, not a product: an unfilled slot may hold NaN, and 0 · NaN is NaN.
-        return torch.where(_filled(count, n)[:, None, :, None], rows, rows.new_zeros(()))
+        return torch.where(filled[:, None, :, None], rows, rows.new_zeros(()))
 
 
 def _filled(count: Tensor, n: int) -> Tensor:
