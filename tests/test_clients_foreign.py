@@ -1,7 +1,7 @@
 """Other runtimes and languages step the exported graph, in environments of their own, and give torch's numbers.
 
-Their packages come from PyPI and npm: `pytest -n 0 -m clients`, as .ci/run does. TXL_TS_CLIENTS names a folder that keeps
-the environments from run to run.
+Their packages come from PyPI and npm: `pytest -n 0 -m clients`, as .ci/run does. TXL_TS_CLIENTS names a folder that
+keeps the environments from run to run.
 """
 
 import json
