@@ -7,9 +7,10 @@ the others runs through as many segments as suits them.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -252,23 +253,41 @@ def train(model: Any, task: MemoryTask, *, seed: int, training: Training, bptt_s
     bptt_segments : int
         Segments that the gradient runs through.
     """
-    peak = training.recurrent_rate if isinstance(model, Recurrent) else training.learning_rate
+    losses = descend(
+        model,
+        _losses(model, task, np.random.default_rng([seed, 0]), training.n_lanes, bptt_segments),
+        n_updates=training.n_updates,
+        peak=training.recurrent_rate if isinstance(model, Recurrent) else training.learning_rate,
+    )
+    return float(np.mean(losses[-max(len(losses) // 10, 1) :]))
+
+
+def descend(model: Any, losses: Iterable[Tensor], *, n_updates: int, peak: float) -> list[float]:
+    """Train in place on the first losses, with a warm-up and a cosine; gives them.
+
+    Parameters
+    ----------
+    model : RowModel
+    losses : iterable of Tensor
+        Each with its graph, of the model as the one before it left it.
+    n_updates : int
+    peak : float
+        Learning rate.
+    """
     optimiser = torch.optim.AdamW(model.parameters(), peak, weight_decay=1e-2, foreach=False)
     model.train()
-    losses: list[float] = []
-    for loss in _losses(model, task, np.random.default_rng([seed, 0]), training.n_lanes, bptt_segments):
-        part = (len(losses) + 1) / training.n_updates
+    found: list[float] = []
+    for loss in itertools.islice(losses, n_updates):
+        part = (len(found) + 1) / n_updates
         for group in optimiser.param_groups:
             group["lr"] = peak * min(1.0, part / _WARM_UP) * (1 + math.cos(math.pi * part)) / 2
         optimiser.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), _CLIP_NORM)
         optimiser.step()
-        losses.append(float(loss.detach()))
-        if len(losses) == training.n_updates:
-            break
+        found.append(float(loss.detach()))
     model.eval()
-    return float(np.mean(losses[-max(len(losses) // 10, 1) :]))
+    return found
 
 
 def _losses(

@@ -18,8 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from txl_ts.bench import report
+from txl_ts.bench.memory import descend
 from txl_ts.bench.memory_contenders import SEGMENT_LEN, SIZES
 from txl_ts.bench.memory_rivals import Forgetful, Recurrent, RowModel, count, of_equal_weights
 from txl_ts.label_model import LabelConfig, LabelModel
@@ -47,7 +49,6 @@ COLUMNS = MappingProxyType(
     }
 )
 _N_TEST = 32
-_WARM_UP, _CLIP_NORM = 0.05, 1.0
 
 
 @dataclass(frozen=True)
@@ -188,11 +189,13 @@ def learn(name: str, seed: int, *, replay: bool, periods: Sequence[float], cours
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model, begin = make(name), time.perf_counter()
+        peak = course.recurrent_rate if isinstance(model, Recurrent) else course.learning_rate
         for after, regime in enumerate(order):
             rng = np.random.default_rng([seed, 1, after])
             period = periods[regime]
             draw = partial(oscillations, rng, course.n_lanes, N_ROWS + 1, period=period)
-            train(model, _episodes(draw, kept if replay else {}, course, rng), course)
+            losses = _losses(model, _episodes(draw, kept if replay else {}, course, rng))
+            descend(model, losses, n_updates=course.n_updates, peak=peak)
             if replay:
                 for episode in oscillations(rng, course.replay_size, N_ROWS + 1, period=period):
                     if (slot := slot_of(n_seen, size=course.replay_size, seed=seed)) is not None:
@@ -206,30 +209,15 @@ def learn(name: str, seed: int, *, replay: bool, periods: Sequence[float], cours
     return about | found | {"last": float(errors[-1].mean()), "train_s": seconds, "errors": errors.tolist()}
 
 
-def train(model: Any, episodes: Iterator[Floats], course: Course) -> None:
-    """Train in place on so many segments."""
-    peak = course.recurrent_rate if isinstance(model, Recurrent) else course.learning_rate
-    optimiser = torch.optim.AdamW(model.parameters(), peak, weight_decay=1e-2, foreach=False)
-    model.train()
-    update = 0
-    while update < course.n_updates:
-        rows = torch.from_numpy(next(episodes))[..., None]
+def _losses(model: Any, episodes: Iterator[Floats]) -> Iterator[Tensor]:
+    """Walk episode after episode; gives the mean loss of each segment, where gradients stop."""
+    for episode in episodes:
+        rows = torch.from_numpy(episode)[..., None]
         state = model.init_rows(len(rows))
         for a in range(0, N_ROWS, SEGMENT_LEN):
             z, state = model.forward_rows(rows[:, a : a + SEGMENT_LEN], state)
             state = {part: tensor.detach() for part, tensor in state.items()}
-            loss = (z - rows[:, a + 1 : a + SEGMENT_LEN + 1]).square().mean()
-            part = (update + 1) / course.n_updates
-            for group in optimiser.param_groups:
-                group["lr"] = peak * min(1.0, part / _WARM_UP) * (1 + math.cos(math.pi * part)) / 2
-            optimiser.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), _CLIP_NORM)
-            optimiser.step()
-            update += 1
-            if update == course.n_updates:
-                break
-    model.eval()
+            yield (z - rows[:, a + 1 : a + SEGMENT_LEN + 1]).square().mean()
 
 
 def _episodes(
