@@ -125,7 +125,7 @@ def test_the_stuck_inverter_is_said_after_its_time_wherever_the_label_says_so(sh
     assert (labels & ~is_stuck).sum() == 3 * 5  # the first 75 minutes of each of three runs
     last = np.flatnonzero(is_stuck)[-1]
     assert by_stamp[stamps[last + 1]] != "stuck"
-    come = [one for one in found if one.row.raw and one.row.values["value"] is not None]
+    come = [one for one in found if one.row.raw and one.row.values.get("value") is not None]
     after = [one for before, one in itertools.pairwise(come) if before.row.status == "stuck" != one.row.status]
     assert len(after) == 3
     assert all(math.isfinite(one.score) for one in after)
