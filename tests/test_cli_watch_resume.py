@@ -286,6 +286,27 @@ def test_ctrl_c_at_a_pipe_ends_with_130_and_sigusr1_prints_the_counters(tmp_path
     assert (tmp_path / "watch.txl").exists()
 
 
+@pytest.mark.skipif(os.name == "nt", reason="a wait for a pipe cannot be broken there")
+def test_a_signal_just_before_the_wait_for_a_pipe_ends_it(tmp_path, monkeypatch):
+    from txl_ts.cli.watch.sink import Sink
+    from txl_ts.cli.watch.source import PipeSource
+
+    read, write = os.pipe()  # the writer stays: without the signal the run would wait for ever
+    os.write(write, ("time,y\n" + csv_rows(0, 5)).encode())
+    source = PipeSource(read)
+    has_more = source._has_more
+
+    def asked_to_stop_first():
+        if source.n_lines:
+            signal.raise_signal(signal.SIGINT)
+        return has_more()
+
+    monkeypatch.setattr(source, "_has_more", asked_to_stop_first)
+    assert to_end(a_run(source, out=Sink.open(tmp_path / "out"))) == 130
+    assert len(lines_of(tmp_path / "out")) == 5
+    os.close(write)
+
+
 def test_at_the_end_of_a_source_rows_that_wait_go_out_unless_a_next_run_goes_on(tmp_path):
     rows = tmp_path / "rows.csv"
     rows.write_text(f"time,y\n{hour(0)},1\n2026-01-01T00:20,2\n")

@@ -40,10 +40,6 @@ _FORM = {
 }
 
 
-class Stopped(BaseException):
-    """A signal came while nothing was under way."""
-
-
 @dataclass(kw_only=True)
 class Manner:
     """How much is said, and how often it is written down.
@@ -397,8 +393,7 @@ def run(run: Run, *, with_metrics: bool) -> int:
         with _turn(run.folder), _signals(run) as stopped:
             run.begin()
             try:
-                with suppress(Stopped):
-                    run.go()
+                run.go()
                 run.finish(is_at_end=not stopped)
                 run.save()
             except BrokenPipeError:
@@ -443,8 +438,6 @@ def _signals(run: Run) -> Iterator[list[int]]:
     def stop(number: int, frame: Any) -> None:
         stopped.append(number)
         run.wants_stop = True
-        if run.source.is_waiting:
-            raise Stopped
 
     def tell(number: int, frame: Any) -> None:
         os.write(2, (json.dumps(run.metrics()) + "\n").encode())
@@ -453,10 +446,30 @@ def _signals(run: Run) -> Iterator[list[int]]:
     if hasattr(signal, "SIGUSR1"):
         before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, tell)
     try:
-        yield stopped
+        with _waking(run):
+            yield stopped
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)
+
+
+@contextmanager
+def _waking(run: Run) -> Iterator[None]:
+    """Let each signal end the wait for a pipe: a handler alone misses one that comes just before the wait."""
+    if os.name == "nt":  # where select takes sockets only
+        yield
+        return
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    run.source.wake = read
+    try:
+        yield
+    finally:
+        run.source.wake = None
+        signal.set_wakeup_fd(before)
+        os.close(read)
+        os.close(write)
 
 
 def wait() -> None:

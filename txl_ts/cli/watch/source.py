@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import select
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,13 +27,13 @@ class Source(Protocol):
         Lines given out so far, of the file that is read now.
     is_replayable : bool
         True if it can be read again from where a snapshot was made.
-    is_waiting : bool
-        True while nothing is under way: a signal may break in.
+    wake : int or None
+        A descriptor that can be read once a signal has come: it ends a wait.
     """
 
     n_lines: int
     is_replayable: bool
-    is_waiting: bool
+    wake: int | None
 
     def __iter__(self) -> Iterator[bytes | None]:
         """Give lines with their ends; None before each wait for more."""
@@ -49,7 +50,8 @@ class PipeSource:
     is_replayable = False
 
     def __init__(self, fd: int) -> None:
-        self._fd, self.n_lines, self.is_waiting = fd, 0, False
+        self._fd, self.n_lines = fd, 0
+        self.wake: int | None = None
 
     def position(self) -> dict[str, Any]:
         """Count the lines; they do not come again."""
@@ -60,15 +62,24 @@ class PipeSource:
         rest = b""
         while True:
             yield None
-            self.is_waiting = True
+            if not self._has_more():
+                continue  # the reader is asked again whether it wants to go on
             block = os.read(self._fd, _BLOCK)
-            self.is_waiting = False
             whole, rest = _whole(_split(rest + block), is_last=not block)
             for line in whole:
                 self.n_lines += 1
                 yield line
             if not block:
                 return
+
+    def _has_more(self) -> bool:
+        """Wait; False if a signal came first, also one that came just before the wait began."""
+        if self.wake is None:
+            return True
+        ready, _, _ = select.select([self._fd, self.wake], [], [])
+        if self.wake in ready:
+            os.read(self.wake, _BLOCK)
+        return self._fd in ready
 
 
 class FileSource:
@@ -88,7 +99,8 @@ class FileSource:
     def __init__(self, path: Path | int, *, follow: bool = False, wait: Callable[[], None] = lambda: None) -> None:
         self._path, self._follow, self._wait = path, follow, wait
         self._fd = path if isinstance(path, int) else os.open(path, _READ)
-        self._offset, self.n_lines, self.is_waiting = 0, 0, False
+        self._offset, self.n_lines = 0, 0
+        self.wake: int | None = None  # not needed: its waits are short
         self._later: list[Path] = []  # files that are to be read after this one
 
     def position(self) -> dict[str, Any]:
@@ -140,9 +152,7 @@ class FileSource:
             elif os.fstat(self._fd).st_size < self._offset:
                 self._offset, self.n_lines = 0, 0
             else:
-                self.is_waiting = True
                 self._wait()
-                self.is_waiting = False
 
     def _to_end(self, *, is_last: bool = False) -> Iterator[bytes | None]:
         is_last = is_last or not self._follow or bool(self._later)
