@@ -88,7 +88,7 @@ TRAINING = Training()
 def run(
     data: str | PathLike[str] | None = None,
     *,
-    seeds: Sequence[int] = (1, 2, 3, 4, 5),
+    seeds: Sequence[int] = (2, 3, 4, 5, 6),
     tasks: Sequence[str] = (),
     policies: Sequence[Policy] = POLICIES,
     rivals: Sequence[str] = RIVALS,
@@ -107,7 +107,7 @@ def run(
     data
         Not used: the tasks draw their own rows.
     seeds : sequence of int
-        Each draws weights, episodes and the test of its own.
+        Each draws weights, episodes and the test of its own. Policies were sized on seeds 1, 101 and 102.
     tasks : sequence of str
         Names, of all by default.
     policies : sequence of Policy
@@ -274,7 +274,7 @@ def descend(model: Any, losses: Iterable[Tensor], *, n_updates: int, peak: float
     peak : float
         Learning rate.
     """
-    optimiser = torch.optim.AdamW(model.parameters(), peak, weight_decay=1e-2, foreach=False)
+    optimiser = torch.optim.AdamW(model.parameters(), peak, weight_decay=1e-2, fused=True)
     model.train()
     found: list[float] = []
     for loss in itertools.islice(losses, n_updates):
