@@ -23,6 +23,7 @@ PARAMS = {
     "importance": {"n_slots": 4, "block": 3, "decay": 0.7},
     "tokens": {"n_slots": 3, "block": 5},
     "linear": {"block": 4},
+    "same_layer": {"block": 4},
 }
 SIZES = {"h": 2, "quantiles": (0.1, 0.5, 0.9), "patch_len": 2, "stride": 1, "lookback": 4, "half_life": 24.0}
 SIZES |= {"d_model": D, "n_layers": N_LAYERS, "n_heads": H, "d_ff": 10, "mem_len": M}
@@ -272,7 +273,7 @@ def test_compressed_rows_reach_as_far_as_promised():
         assert not moves_the_last_row(model, n_rows=n_rows, lag=model.config.reach + 2 * 4)
 
 
-@pytest.mark.parametrize("name", ["gated", "tokens", "linear"])
+@pytest.mark.parametrize("name", ["gated", "tokens", "linear", "same_layer"])
 def test_a_state_that_is_carried_on_reaches_beyond_any_window(name):
     model = make_model(name, torch.float64, **PLAIN)
     assert model.config.reach == N_LAYERS * M  # promised is what the window gives

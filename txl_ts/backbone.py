@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from txl_ts.attention import RelativeAttention
+from txl_ts.attention import Far, RelativeAttention
 from txl_ts.config import ModelConfig
 from txl_ts.memory import FarMemory, Fifo, Kept, far_memory
-from txl_ts.memory.far import advance, far_specs, kept_of, look
+from txl_ts.memory.far import advance, attended, far_specs, kept_of
 from txl_ts.state import TensorSpec
 
 # What one layer keeps: hidden rows, or keys and values.
@@ -126,10 +126,21 @@ class Layer(nn.Module):
             before = tuple(torch.where(visible[:, None, :, None], *pair) for pair in zip(before, nothing, strict=True))
             visible = torch.ones_like(visible)
         key, value = (torch.cat(pair, dim=2) for pair in zip(before, own, strict=True))
-        far, kept = None, kept or {}
-        if self.far is not None:
-            far, kept = look(self.far, normed, kept, far_count, self.attention)
-        y = self.after(x, self.attention(normed, key, value, visible, times, far))
+        n_before = visible.shape[1]
+        filled = F.pad(visible, (0, x.shape[1]), value=True)
+
+        def attend(far: Far | None, first: int, end: int) -> Tensor:
+            """Give the layer's output at some rows of the call."""
+            seen = slice(first, n_before + end)
+            since = None if times is None else times[:, seen]
+            window = filled[:, first : first + n_before]
+            found = self.attention(normed[:, first:end], key[:, :, seen], value[:, :, seen], window, since, far)
+            return self.after(x[:, first:end], found)
+
+        if self.far is None:
+            y, kept = attend(None, 0, x.shape[1]), {}
+        else:
+            y, kept = attended(self.far, normed, kept or {}, far_count, self.attention, attend, self.ready)
         return y, (x[:, None],) if hidden_form else own, kept
 
 

@@ -23,6 +23,8 @@ def sigmoid(x):
 class Blocks:
     """Rows are counted, and every ``n_block``-th one ends a block."""
 
+    of_outputs = False
+
     def __init__(self, weights, n_heads, **params):
         self.weights, self.n_heads, self.params = below(weights, "far."), n_heads, params
         self.layer, self.block, self.t = weights, [], 0
@@ -165,6 +167,16 @@ class Tokens(Blocks):
         return [(row, None, 0.0) for row in self.kept]
 
 
+class SameLayer(Blocks):
+    of_outputs = True
+
+    def absorb(self, block):
+        self.kept = [(row, self.t - len(block) + i, 0.0) for i, row in enumerate(block)]
+
+    def slots(self):
+        return self.kept
+
+
 class Linear(Blocks):
     def begin(self):
         d_head = len(self.weights["sink"][0]) // self.n_heads
@@ -219,14 +231,16 @@ def attend(x, t, far, weights, *, n_heads, mem_len):
 
 def layer(x, weights, policy, *, n_heads, mem_len, **params):
     """One layer over the whole history (T, D)."""
-    normed = layer_norm(x, below(weights, "norm_attention."))
+    norm = below(weights, "norm_attention.")
+    normed = layer_norm(x, norm)
     far, y = policy(weights, n_heads, **params), x.copy()
     for t in range(len(x)):
         y[t] += attend(normed, t, far, below(weights, "attention."), n_heads=n_heads, mem_len=mem_len)
-        far.step(normed[t])
-    inner = layer_norm(y, below(weights, "norm_forward."))
-    inner = gelu(inner @ weights["forward_in.weight"].T + weights["forward_in.bias"])
-    return y + inner @ weights["forward_out.weight"].T + weights["forward_out.bias"]
+        inner = layer_norm(y[t], below(weights, "norm_forward."))
+        inner = gelu(inner @ weights["forward_in.weight"].T + weights["forward_in.bias"])
+        y[t] += inner @ weights["forward_out.weight"].T + weights["forward_out.bias"]
+        far.step(layer_norm(y[t], norm) if far.of_outputs else normed[t])
+    return y
 
 
 def backbone(x, weights, policy, *, n_layers, **sizes):
@@ -244,4 +258,5 @@ POLICIES = {
     "importance": Importance,
     "tokens": Tokens,
     "linear": Linear,
+    "same_layer": SameLayer,
 }

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from txl_ts.attention import RelativeAttention
+from txl_ts.attention import Far, RelativeAttention
 from txl_ts.checks.verdict import Check, CheckFailed, named, random, randomised, require
 from txl_ts.memory import FarMemory, Kept
-from txl_ts.memory.far import advance, far_specs, look
+from txl_ts.memory.far import advance, attended, far_specs
 
 # Lanes, width, heads: all different, so that a swapped axis cannot pass.
 _N_LANES, _D_MODEL, _N_HEADS = 3, 8, 2
@@ -46,10 +46,14 @@ class _Bench:
         """Give what rows (B, T, D) read, and the state after them."""
         count = state.get("far_count")
         kept = {name[4:-2]: tensor for name, tensor in state.items() if name != "far_count"}
-        far, kept = look(self.far, rows, kept, count, self.attention)
         key, value = self.attention.project(rows)
         visible = torch.ones(len(rows), 0, dtype=torch.bool)
-        y = self.attention(rows, key, value, visible, far=far)
+
+        def attend(far: Far, first: int, end: int) -> Tensor:
+            part = slice(first, end)
+            return self.attention(rows[:, part], key[:, :, part], value[:, :, part], visible, far=far)
+
+        y, kept = attended(self.far, rows, kept, count, self.attention, attend, _ready)
         after = {} if count is None else {"far_count": advance(count, n_rows=rows.shape[1], far=self.far)}
         return y, after | {f"far_{name}_0": tensor for name, tensor in kept.items()}
 
@@ -63,7 +67,12 @@ class _Bench:
 
     def rows(self, *, seed: int = 0, n_rows: int | None = None) -> Tensor:
         rows = random(_N_LANES, n_rows or self.n_rows, _D_MODEL, seed=seed)
-        return torch.nn.functional.layer_norm(rows, (_D_MODEL,))  # as a layer gives them
+        return _ready(rows)
+
+
+def _ready(rows: Tensor) -> Tensor:
+    """Normalise rows, as a layer gives them."""
+    return torch.nn.functional.layer_norm(rows, (_D_MODEL,))
 
 
 def _gap(a: Tensor, b: Tensor) -> float:

@@ -24,7 +24,7 @@ from txl_ts.backbone import Layer
 from txl_ts.embeddings import beside_of, row_inputs
 from txl_ts.errors import ExportError
 from txl_ts.memory import Fifo, Kept
-from txl_ts.memory.far import advance, kept_of, look
+from txl_ts.memory.far import advance, attended, kept_of
 from txl_ts.model import TorchState, TXLModel, far_of, is_memory, restarted
 
 # A score that weighs nothing, and lets no number that memory can hold through.
@@ -126,15 +126,23 @@ class _Layer(nn.Module):
         rows = (normed @ self.project).reshape(view.n_lanes, view.n_rows, 3 * n_heads, -1)
         query, key, value = rows.transpose(1, 2).split(n_heads, dim=1)  # (B, H, T, K) each
         position = view.by_slot((query + self.v) @ self.table)
-        far = None
-        if layer.far is not None:
-            normed = normed.reshape(view.n_lanes, view.n_rows, -1)
-            far, kept = look(layer.far, normed, kept, far_count, layer.attention, in_graph=True)
-        beyond = None if far is None else (far, layer.attention.far_scores(query, far))
-        heads, keys, values = view.attend(query + self.u, position, (key, value), (keys, values), beyond)
-        heads = heads if far is None else layer.attention.with_sums(heads, query, far)
-        h = layer.after(h, layer.attention.output(heads.transpose(1, 2).reshape(view.n_lanes * view.n_rows, -1)))
-        return h, keys, values, kept
+        shape = (view.n_lanes, view.n_rows, h.shape[1])
+        rings: list[Tensor] = []
+
+        def attend(far: Far | None, first: int, end: int) -> Tensor:
+            """Give the layer's output, (B, T, D); the rings are those of the last time, after all that was read."""
+            beyond = None if far is None else (far, layer.attention.far_scores(query, far))
+            heads, *rings[:] = view.attend(query + self.u, position, (key, value), (keys, values), beyond)
+            heads = heads if far is None else layer.attention.with_sums(heads, query, far)
+            rows = heads.transpose(1, 2).reshape(view.n_lanes * view.n_rows, -1)
+            return layer.after(h, layer.attention.output(rows)).reshape(shape)
+
+        if layer.far is None:
+            y = attend(None, 0, view.n_rows)
+        else:
+            far, count, attention = layer.far, far_count, layer.attention
+            y, kept = attended(far, normed.reshape(shape), kept, count, attention, attend, layer.ready, in_graph=True)
+        return y.reshape(h.shape), rings[0], rings[1], kept
 
 
 class _View:

@@ -10,6 +10,7 @@ from txl_ts.memory.gated import Gated
 from txl_ts.memory.importance import Importance
 from txl_ts.memory.linear import Linear
 from txl_ts.memory.registry import completed, far_memory, far_size, policies, policy, register
+from txl_ts.memory.same_layer import SameLayer
 from txl_ts.memory.sinks import Sinks
 from txl_ts.memory.tokens import Tokens
 from txl_ts.memory.two_rate import TwoRate
@@ -22,6 +23,7 @@ __all__ = [
     "Importance",
     "Kept",
     "Linear",
+    "SameLayer",
     "Sinks",
     "Slots",
     "Tokens",

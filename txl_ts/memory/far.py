@@ -8,7 +8,7 @@ calls, and lanes that stand at different places of the grid may share one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -59,6 +59,9 @@ class FarMemory(nn.Module):
         rows, ``every`` is how many, and the policy promises to reach ``n_slots · every`` rows back.
     has_state : bool
         False if nothing is ever updated; ``block`` is 0 then.
+    of_outputs : bool
+        True if the rows of a block are what the layer gives, not what it takes; every block then waits for the one
+        before it.
     block : int
         Rows between two updates.
     n_slots : int
@@ -66,6 +69,7 @@ class FarMemory(nn.Module):
 
     defaults: ClassVar[dict[str, int | float]]
     has_state: ClassVar[bool] = True
+    of_outputs: ClassVar[bool] = False
     block: int
     n_slots: int
 
@@ -93,7 +97,8 @@ class FarMemory(nn.Module):
         kept : dict of Tensor of shape (B, …)
             Before the block; not changed.
         rows : Tensor of shape (B, block, D)
-            Normalised rows of the block, as the layer's keys and values are projected from.
+            Normalised rows of the block, as the layer's keys and values are projected from: what the layer took, or
+            gave where :attr:`of_outputs` says so.
         n_blocks : int32 Tensor of shape (B,)
             Blocks that were absorbed before.
         attention : RelativeAttention
@@ -156,6 +161,91 @@ def advance(count: Tensor, *, n_rows: int, far: FarMemory) -> Tensor:
     return torch.stack([torch.remainder(n_there, far.block), n_blocks], dim=1).to(count.dtype)
 
 
+def attended(
+    far: FarMemory,
+    rows: Tensor,
+    kept: Kept,
+    count: Tensor | None,
+    attention: RelativeAttention,
+    attend: Callable[[Far, int, int], Tensor],
+    ready: Callable[[Tensor], Tensor],
+    *,
+    in_graph: bool = False,
+) -> tuple[Tensor, Kept]:
+    """Run a layer over the rows of a call with what they see of its far memory.
+
+    Parameters
+    ----------
+    far, rows, kept, count, attention, in_graph
+        As in :func:`look`.
+    attend : callable
+        ``(seen, first, end) → (B, end − first, D)``: what the layer gives at some rows of the call.
+    ready : callable
+        The layer's normalisation.
+
+    Returns
+    -------
+    y : Tensor of shape (B, T, D)
+    kept : dict of Tensor
+        Moved on.
+    """
+    if not far.of_outputs or count is None:
+        seen, kept = look(far, rows, kept, count, attention, in_graph=in_graph)
+        return attend(seen, 0, rows.shape[1]), kept
+    return _in_turn(far, rows, kept, count, attention, attend, ready, in_graph=in_graph)
+
+
+def _in_turn(
+    far: FarMemory,
+    rows: Tensor,
+    kept: Kept,
+    count: Tensor,
+    attention: RelativeAttention,
+    attend: Callable[[Far, int, int], Tensor],
+    ready: Callable[[Tensor], Tensor],
+    *,
+    in_graph: bool,
+) -> tuple[Tensor, Kept]:
+    """Do the same block by block, since what a block leaves is what the layer gave at its rows."""
+    block, n_rows, filled, n_blocks = far.block, rows.shape[1], count[:, :1].long(), count[:, 1]
+    kept = dict(kept)
+    begun, made, first = kept.pop("block").to(rows.dtype), [], 0
+    grid = torch.arange(block, device=rows.device)
+
+    def see(place: Tensor) -> Far:
+        at = torch.arange(place.shape[1], device=rows.device).expand(place.shape)
+        offset = torch.remainder(place, block)[:, None].to(rows.dtype)
+        return _seen([far.read(kept, n_blocks)], at, offset, attention)
+
+    while True:
+        # To the next line of any lane; a call of a graph is one piece, and crosses one line at most.
+        end = n_rows if in_graph else min(n_rows, first + block - int(filled.max()))
+        place = filled + torch.arange(end - first, device=rows.device)
+        y = attend(see(place), first, end)
+        whole = _taken(torch.cat([begun, ready(y)], dim=1), _after_hole(grid, filled, block=block))
+        n_there = filled + (end - first)
+        is_done = n_there[:, 0] >= block
+        after = far.absorb(kept, whole, n_blocks, attention)
+        kept = {name: _where(is_done, after[name].to(old.dtype), old) for name, old in kept.items()}
+        n_blocks = (n_blocks + is_done.to(n_blocks.dtype)).clamp(max=far.n_slots)
+        if in_graph and not _is_one(n_rows):  # rows beyond the line once more: what they see is there now
+            y = torch.where(place[..., None] >= block, attend(see(place), first, end), y)
+        begun = _unfinished(torch.cat([begun, ready(y)], dim=1), filled, n_there, block=block)
+        filled = torch.remainder(n_there, block)
+        made.append(y)
+        first = end
+        if in_graph or first == n_rows:
+            return torch.cat(made, dim=1), {"block": begun, **kept}
+
+
+def _unfinished(every: Tensor, filled: Tensor, n_there: Tensor, *, block: int) -> Tensor:
+    """Give the rows of the block that is not complete, (B, N, D), of [unfinished block, rows of the call]."""
+    grid = torch.arange(block, device=every.device)
+    place = torch.div(n_there, block, rounding_mode="floor") * block + grid
+    left = _taken(every, _after_hole(place, filled, block=block))
+    return torch.where((place < n_there)[..., None], left, left.new_zeros(()))
+
+
 def look(
     far: FarMemory,
     rows: Tensor,
@@ -211,10 +301,7 @@ def look(
         whole = aligned[n_there[:, None] >= (torch.arange(n, device=device) + 1) * block]
         loss = far.own_loss(whole, attention) if len(whole) else None
         seen = seen if loss is None else seen._replace(key=_with_loss(seen.key, loss))
-    last = torch.div(n_there, block, rounding_mode="floor")[:, None] * block + torch.arange(block, device=device)
-    left = _taken(every, _after_hole(last, filled, block=block))
-    is_there = last < n_there[:, None]
-    return seen, {"block": torch.where(is_there[..., None], left, left.new_zeros(())), **kept}
+    return seen, {"block": _unfinished(every, filled, n_there[:, None], block=block), **kept}
 
 
 class _WithLoss(torch.autograd.Function):

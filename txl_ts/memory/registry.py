@@ -16,6 +16,7 @@ from txl_ts.memory.far import FarMemory, far_specs
 from txl_ts.memory.gated import Gated
 from txl_ts.memory.importance import Importance
 from txl_ts.memory.linear import Linear
+from txl_ts.memory.same_layer import SameLayer
 from txl_ts.memory.sinks import Sinks
 from txl_ts.memory.tokens import Tokens
 from txl_ts.memory.two_rate import TwoRate
@@ -33,6 +34,7 @@ _POLICIES: dict[str, type[FarMemory] | None] = {
     "importance": Importance,
     "tokens": Tokens,
     "linear": Linear,
+    "same_layer": SameLayer,
 }
 _Policy = TypeVar("_Policy", bound=type[FarMemory])
 _Config = TypeVar("_Config", bound=ModelConfig)
