@@ -275,7 +275,10 @@ class RelativeAttention(nn.Module):
         beyond = None if far is None else F.pad(self.far_scores(query, far), (0, 0, 0, pad))  # (B, H, T, F)
         # Rows that pad the last block come last: no real row sees them.
         query = F.pad(query, (0, 0, 0, pad)).unflatten(2, (n_blocks, block))  # (B, H, n, b, K)
-        key, value = (F.pad(t, (0, 0, 0, pad)).unfold(2, window + block, block) for t in (key, value))
+        if n_blocks == 1:  # the same view, without the copies that the gradient of the other would make
+            key, value = (t.transpose(2, 3)[:, :, None] for t in (key, value))
+        else:
+            key, value = (F.pad(t, (0, 0, 0, pad)).unfold(2, window + block, block) for t in (key, value))
         content = (query + (self.u * scale)[:, None, None]) @ key  # (B, H, n, b, W + b)
         by_position = query + (self.v * scale)[:, None, None]
         if times is None:
