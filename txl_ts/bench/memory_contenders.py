@@ -62,6 +62,7 @@ POLICIES = (
     ),
     Policy("tokens", {"memory": "tokens", "mem_len": _WINDOW, "memory_params": {"n_slots": 10, "block": _BLOCK}}, 2),
     Policy("linear", {"memory": "linear", "mem_len": _WINDOW, "memory_params": {"block": _BLOCK}}),
+    Policy("same_layer", {"memory": "same_layer", "mem_len": _BLOCK, "memory_params": {"block": _BLOCK}}, 2),
 )
 RIVALS = ("GRU", "LSTM", "TCN", "window Transformer")
 

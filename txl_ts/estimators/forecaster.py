@@ -78,8 +78,8 @@ class TXLForecaster(Updates, KeptMemories, Windows, Exports, Tunes, Continues):
         per row and one memory. With one target there is no difference.
     memory : str
         Memory policy: ``"fifo"``, the newest ``mem_len`` visits alone, or with a far memory beside them: ``"sinks"``,
-        ``"compressive"``, ``"two_rate"``, ``"gated"``, ``"importance"``, ``"tokens"``, ``"linear"``, or one that was
-        registered; see ``docs/memory.md``.
+        ``"compressive"``, ``"two_rate"``, ``"gated"``, ``"importance"``, ``"tokens"``, ``"linear"``, ``"same_layer"``,
+        or one that was registered; see ``docs/memory.md``.
     memory_params : dict, optional
         Parameters of the policy, such as ``{"n_slots": 32}``; ``params_`` says all of them.
     d_model, n_layers, n_heads : int
