@@ -43,14 +43,15 @@ class Policy:
 
 
 # Bytes of state of a window of SEGMENT_LEN visits, shared out: a shorter window, and slots beyond it. The row and its
-# window see the whole block that is not absorbed yet. Gradients run through two segments where one taught too little.
+# window see the whole block that is not absorbed yet; compressive gives that up for slots, since it learns no hop from
+# layer to layer. Gradients run through two segments where one taught too little.
 _WINDOW, _BLOCK = 7, 8
 POLICIES = (
     Policy("fifo"),
     Policy("sinks", {"memory": "sinks"}),
     Policy(
         "compressive",
-        {"memory": "compressive", "mem_len": _WINDOW, "memory_params": {"n_slots": 10, "every": 8, "block": _BLOCK}},
+        {"memory": "compressive", "mem_len": 3, "memory_params": {"n_slots": 18, "every": 8, "block": _BLOCK}},
         2,
     ),
     Policy(
