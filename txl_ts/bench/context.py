@@ -1,7 +1,7 @@
 """How far back do models of equal weights use a stream? The relative effective context length of the paper.
 
-The stream repeats itself after a known number of rows, with noise: a symbol is that of ``LAG`` rows before with a
-chance of .9, else another. What a model gains from more rows must come from there.
+The stream repeats itself after known numbers of rows, with noise: a symbol is that of 4, 12 or 28 rows before, with a
+chance of .3 each, else another. What a model gains from more rows must come from there.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from txl_ts.bench.memory_rivals import RowModel, count
 from txl_ts.bench.memory_tasks import SYMBOLS, Episodes, MemoryTask, Part
 from txl_ts.effective_context import effective_context_length
 
-# Beyond the window of a segment, and inside the reach of two layers.
-LAG = 28
-KEPT = 0.9
+# Two inside the window of a segment; one beyond it, and inside the reach of two layers.
+LAGS = (4, 12, 28)
+KEPT = 0.9  # shared by the lags
 CONTEXTS = tuple(range(0, 2 * REACH + 1, 4))
 SHARES = (0.1, 0.5, 1.0)
 RIVALS = ("GRU", "LSTM", "window Transformer")
@@ -44,19 +44,22 @@ COLUMNS = MappingProxyType(
 
 
 def echoes(rng: np.random.Generator, n_episodes: int, n_rows: int) -> Episodes:
-    """Draw symbols that come again after ``LAG`` rows; the answer at a row is the next symbol."""
+    """Draw symbols that come again after one of ``LAGS`` rows; the answer at a row is the next symbol."""
+    longest, lane = max(LAGS), np.arange(n_episodes)
     symbol = rng.integers(SYMBOLS, size=(n_episodes, n_rows + 1))
     kept = rng.random((n_episodes, n_rows + 1)) < KEPT
-    for row in range(LAG, n_rows + 1):
-        symbol[:, row] = np.where(kept[:, row], symbol[:, row - LAG], symbol[:, row])
-    counts = np.broadcast_to(np.arange(n_rows) >= LAG - 1, (n_episodes, n_rows))
+    lag = rng.choice(LAGS, size=(n_episodes, n_rows + 1))
+    for row in range(longest, n_rows + 1):
+        symbol[:, row] = np.where(kept[:, row], symbol[lane, row - lag[:, row]], symbol[:, row])
+    counts = np.broadcast_to(np.arange(n_rows) >= longest - 1, (n_episodes, n_rows))
     x = np.eye(SYMBOLS, dtype=np.float32)[symbol[:, :-1]]
-    return Episodes(x, symbol[:, 1:], counts, np.where(counts, LAG - 1, -1))
+    return Episodes(x, symbol[:, 1:], counts, np.where(counts, longest - 1, -1))
 
 
 def best_losses(episodes: Episodes) -> Any:
     """Cross entropies at the last row of what knows how the stream is drawn, in nats: (B,)."""
-    likely = (1 - KEPT) / SYMBOLS + KEPT * episodes.x[:, episodes.x.shape[1] - LAG]
+    n_rows = episodes.x.shape[1]
+    likely = (1 - KEPT) / SYMBOLS + KEPT * np.mean([episodes.x[:, n_rows - lag] for lag in LAGS], axis=0)
     return -np.log(likely[np.arange(len(likely)), episodes.target[:, -1]])
 
 
@@ -121,14 +124,15 @@ def run(
     rows = [_mean(fits) for one in group if (fits := [run for run in runs if run["model"] == one.name])]
     return {
         "name": "context",
-        "title": f"Effective context on a stream that repeats itself after {LAG} rows",
+        "title": f"Effective context on a stream that repeats itself after {LAGS[0]}, {LAGS[1]} and {LAGS[2]} rows",
         "command": command or "txl-ts bench context",
         "protocol": [
-            f"A symbol of {SYMBOLS} is that of {LAG} rows before with a chance of {KEPT:g}, else drawn anew. Models of "
-            f"equal weights, {training.n_updates} updates each, trained as in the memory bench; the window Transformer "
-            f"sees {SEGMENT_LEN} rows. At {n_positions} rows per seed the next symbol is forecast from an empty state "
-            f"that began 0, 4, 8, … {CONTEXTS[-1]} rows before. The stream was chosen because our model learns it: the "
-            "lag lies beyond the rivals' window and inside the reach of our two layers.",
+            f"A symbol of {SYMBOLS} is that of {LAGS[0]}, {LAGS[1]} or {LAGS[2]} rows before, with a chance of "
+            f"{KEPT / len(LAGS):g} each, else drawn anew. Models of equal weights, {training.n_updates} updates each, "
+            f"trained as in the memory bench; the window Transformer sees {SEGMENT_LEN} rows. At {n_positions} rows "
+            "per seed the next symbol is forecast from an empty state that began "
+            f"0, 4, 8, … {CONTEXTS[-1]} rows before. "
+            "The longest lag lies beyond the window of a segment and inside the reach of our two layers.",
             "RECL: relative effective context length of each model in this group, for the tenth of the rows that the "
             "group finds hardest with the shorter context, for half, and for all (appendix C of arXiv 1901.02860; "
             "steps of 4 rows, threshold 1 % of the perplexity). Losses are cross entropies in nats.",
@@ -166,7 +170,7 @@ def fit_group(group: Sequence[Contender], seed: int, *, training: Training, n_po
 
 def judged_episodes(seed: int, n_positions: int) -> Episodes:
     """Episodes whose last row is judged."""
-    return echoes(np.random.default_rng([seed, 1]), n_positions, CONTEXTS[-1] + LAG)
+    return echoes(np.random.default_rng([seed, 1]), n_positions, CONTEXTS[-1] + max(LAGS))
 
 
 def cut_losses(model: RowModel, *, seed: int, n_positions: int) -> Any:
