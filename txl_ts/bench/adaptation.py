@@ -24,7 +24,11 @@ Floats = NDArray[np.float64]
 N_ROWS = 8 * SEGMENT_LEN
 # Rows seen, counted with the newest one; the last bin is longer than any episode of the training.
 BINS = ((1, 1), (2, 3), (4, 7), (8, 15), (16, 31), (32, 63), (64, 127), (128, 255))
-POLICIES = (Policy("fifo", {"mem_len": 2 * SEGMENT_LEN}),)
+# Of as many bytes of state.
+POLICIES = (
+    Policy("fifo", {"mem_len": 2 * SEGMENT_LEN}),
+    Policy("same_layer", {"memory": "same_layer", "memory_params": {"block": SEGMENT_LEN}}, 2),
+)
 TRAINING = Training(n_updates=800)
 ORDERS = (2, 4, 8)
 COLUMNS = MappingProxyType(
