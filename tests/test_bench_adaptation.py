@@ -77,7 +77,7 @@ def test_the_table_has_theory_rivals_and_the_memory_zeroed():
     ours = ["TXL, fifo", "TXL, fifo, memory zeroed", "TXL, same_layer", "TXL, same_layer, memory zeroed"]
     assert names[-5:] == [*ours, "GRU"]
     assert [table["rows"][0][f"rows_{a}"] for a, _ in adaptation.BINS] == [1.0] * 8
-    assert len(table["runs"]) == 3
+    assert len(table["runs"]) == 5
     assert report.markdown(table).startswith("# Systems never met")
 
 
