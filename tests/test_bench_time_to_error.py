@@ -71,6 +71,17 @@ def test_levels_are_those_of_the_seed_and_of_the_better_lstm():
     assert "to 1 × TXL's lowest error 2.5 (2.5 to 2.5), LSTM never in 1 of 2 seeds" in first
 
 
+def test_of_the_practice_seed_each_level_is_reached_at_the_fastest_rate():
+    fits = [
+        _fit("TXL", 100, (1.0, 1.04), (4.0, 1.0)),
+        _fit("TXL", 100, (3.0, 1.01)),
+        _fit(LSTM, 100, (2.0, 1.0)),
+        _fit(LONGER, 100, (1.5, 1.05)),
+    ]
+    (note,) = time_to_error._at_any_rate(fits)
+    assert note.endswith("LSTM / TXL: 1.5 to 1.05 ×, 0.7 to 1.02 ×, 0.5 to 1 × the LSTMs' lowest error.")
+
+
 class LastStep:
     """Answers with the change to the newest row; its state is the row before."""
 
