@@ -31,10 +31,12 @@ BENCHES = (
     "precision",
     "ragged",
     "regimes",
+    "row_cost",
     "skab",
     "speed",
     "step",
     "tabular",
+    "time_to_error",
     "transfer",
     "tsb_ad",
     "uneven",
@@ -42,7 +44,7 @@ BENCHES = (
     "window",
 )
 # Each finished fit is kept in the folder of the results; a second call with the same settings goes on from there.
-KEPT = ("context", "does_memory_help", "gradients", "memory", "memory_soak")
+KEPT = ("context", "does_memory_help", "gradients", "memory", "memory_soak", "time_to_error")
 
 
 def run_bench(

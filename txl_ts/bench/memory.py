@@ -274,20 +274,37 @@ def descend(model: Any, losses: Iterable[Tensor], *, n_updates: int, peak: float
     peak : float
         Learning rate.
     """
-    optimiser = torch.optim.AdamW(model.parameters(), peak, weight_decay=1e-2, fused=True)
+
+    def rate(n: int) -> float:
+        part = n / n_updates
+        return peak * min(1.0, part / _WARM_UP) * (1 + math.cos(math.pi * part)) / 2
+
+    found = list(itertools.islice(updates(model, losses, rate=rate), n_updates))
+    model.eval()
+    return found
+
+
+def updates(model: Any, losses: Iterable[Tensor], *, rate: Callable[[int], float]) -> Iterator[float]:
+    """Train in place on each loss; gives it as a number after its update.
+
+    Parameters
+    ----------
+    model : RowModel
+    losses : iterable of Tensor
+        As in :func:`descend`.
+    rate : callable
+        Number of the update, from 1 on → learning rate.
+    """
+    optimiser = torch.optim.AdamW(model.parameters(), rate(1), weight_decay=1e-2, fused=True)
     model.train()
-    found: list[float] = []
-    for loss in itertools.islice(losses, n_updates):
-        part = (len(found) + 1) / n_updates
+    for n, loss in enumerate(losses, start=1):
         for group in optimiser.param_groups:
-            group["lr"] = peak * min(1.0, part / _WARM_UP) * (1 + math.cos(math.pi * part)) / 2
+            group["lr"] = rate(n)
         optimiser.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), _CLIP_NORM)
         optimiser.step()
-        found.append(float(loss.detach()))
-    model.eval()
-    return found
+        yield float(loss.detach())
 
 
 def _losses(

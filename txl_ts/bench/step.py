@@ -140,9 +140,9 @@ def _measured(name: str, config: Any) -> dict[str, Any]:
     model = TXLModel(config).eval()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "step.onnx")
-        contract = export_onnx(model, path, about=_ABOUT)
-        graph_us = _median_us(_in_place(path, contract))
-        fixed_us = _median_us(_in_place(path.with_suffix(".step.onnx"), contract))
+        contract = export_onnx(model, path, about=ABOUT)
+        graph_us = _median_us(in_place(path, contract))
+        fixed_us = _median_us(in_place(path.with_suffix(".step.onnx"), contract))
         run_us = _median_us(_graph_step(path, contract))
         gru_us = _median_us(_gru_step(Path(folder, "gru.onnx"), _layer_weights(config)))
         hidden_us = _median_us(_hidden_step(Path(folder, "hidden.onnx"), config))
@@ -187,10 +187,10 @@ def _recomputed(n_rows: int) -> dict[str, Any]:
     config = _plain(n_rows)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "step.onnx")
-        contract = export_onnx(TXLModel(config).eval(), path, about=_ABOUT)
-        graph_us = _median_us(_in_place(path.with_suffix(".step.onnx"), contract))
+        contract = export_onnx(TXLModel(config).eval(), path, about=ABOUT)
+        graph_us = _median_us(in_place(path.with_suffix(".step.onnx"), contract))
     x = torch.randn(1, n_rows, config.d_model)
-    layers = torch.nn.ModuleList(_window_layer(config) for _ in range(config.n_layers)).eval()
+    layers = torch.nn.ModuleList(window_layer(config) for _ in range(config.n_layers)).eval()
 
     def through(attend: Callable[..., Any]) -> Callable[[], None]:
         def step() -> None:
@@ -202,7 +202,7 @@ def _recomputed(n_rows: int) -> dict[str, Any]:
         return step
 
     naive_us = _median_us(through(_relative_attention_of_2019))
-    fused_us = _median_us(through(_fused_attention))
+    fused_us = _median_us(through(fused_attention))
     return {
         "window": n_rows,
         "graph_us": graph_us,
@@ -217,7 +217,7 @@ def _recomputed(n_rows: int) -> dict[str, Any]:
     }
 
 
-_ABOUT: dict[str, Any] = {
+ABOUT: dict[str, Any] = {
     "model_type": "forecaster",
     "model_digest": "0" * 64,
     "freq": "1h",
@@ -252,13 +252,14 @@ def _graph_step(path: Path, contract: dict[str, Any]) -> Callable[[], None]:
     return step
 
 
-def _in_place(path: Path, contract: Mapping[str, Any]) -> Callable[[], None]:
+def in_place(path: Path, contract: Mapping[str, Any], *, n_lanes: int = 1) -> Callable[[], None]:
     """Bind all tensors once, rings to their own buffers; the small states are copied back after each call."""
     session = _session(path)
     binding = session.io_binding()
-    feed: dict[str, Any] = {"x": np.zeros((1, 1, 1), np.float32), "start": np.zeros((1, 1), np.int32)}
-    feed |= {s["in"]: np.zeros((1, *s["dims"]), s["dtype"]) for s in contract["states"]}
-    given: dict[str, Any] = {"y": np.zeros([1, 1, *contract["outputs"][0]["dims"][2:]], np.float32)}
+    feed: dict[str, Any] = {"x": np.zeros((n_lanes, 1, 1), np.float32)}
+    feed["start"] = np.zeros((n_lanes, 1), np.int32)
+    feed |= {s["in"]: np.zeros((n_lanes, *s["dims"]), s["dtype"]) for s in contract["states"]}
+    given: dict[str, Any] = {"y": np.zeros([n_lanes, 1, *contract["outputs"][0]["dims"][2:]], np.float32)}
     small = []
     for state in contract["states"]:
         given[state["out"]] = feed[state["in"]]
@@ -282,7 +283,7 @@ def _hidden_step(path: Path, config: Any) -> Callable[[], None]:
     import torch
 
     n_rows, width = config.mem_len, config.d_model
-    layers = torch.nn.ModuleList(_window_layer(config) for _ in range(config.n_layers)).eval()
+    layers = torch.nn.ModuleList(window_layer(config) for _ in range(config.n_layers)).eval()
 
     class Hidden(torch.nn.Module):
         def __init__(self) -> None:
@@ -294,18 +295,18 @@ def _hidden_step(path: Path, config: Any) -> Callable[[], None]:
             for i, layer in enumerate(self.layers):
                 rows = torch.cat([mem[:, i], x], dim=1)
                 kept.append(rows[:, 1:])
-                x = layer(rows, _last_row_attention, last_only=True)
+                x = layer(rows, last_row_attention, last_only=True)
             return x, torch.stack(kept, dim=1)
 
     example = (torch.randn(1, 1, width), torch.randn(1, config.n_layers, n_rows, width))
-    return _exported_step(path, Hidden().eval(), example, n_states=1)
+    return exported_step(path, Hidden().eval(), example, n_states=1)
 
 
 def _window_step(path: Path, config: Any, *, n_rows: int) -> Callable[[], None]:
     """Run a Transformer of the same layers over a whole window, for the forecast of its last row."""
     import torch
 
-    layers = torch.nn.ModuleList(_window_layer(config) for _ in range(config.n_layers)).eval()
+    layers = torch.nn.ModuleList(window_layer(config) for _ in range(config.n_layers)).eval()
 
     class Window(torch.nn.Module):
         def __init__(self) -> None:
@@ -314,14 +315,14 @@ def _window_step(path: Path, config: Any, *, n_rows: int) -> Callable[[], None]:
 
         def forward(self, x: Any) -> Any:
             for layer in self.layers:
-                x = layer(x, _all_pairs_attention)
+                x = layer(x, all_pairs_attention)
             return x[:, -1]
 
-    return _exported_step(path, Window().eval(), (torch.randn(1, n_rows, config.d_model),), n_states=0)
+    return exported_step(path, Window().eval(), (torch.randn(1, n_rows, config.d_model),), n_states=0)
 
 
-def _exported_step(path: Path, module: Any, example: tuple[Any, ...], *, n_states: int) -> Callable[[], None]:
-    """Export a module for one lane; its last ``n_states`` inputs are fed what its last outputs were."""
+def exported_step(path: Path, module: Any, example: tuple[Any, ...], *, n_states: int) -> Callable[[], None]:
+    """Export a module for the lanes of its example; its last ``n_states`` inputs are fed what its last outputs were."""
     from txl_ts.export.onnx import traced
 
     path.write_bytes(traced(module, example).SerializeToString())
@@ -336,7 +337,7 @@ def _exported_step(path: Path, module: Any, example: tuple[Any, ...], *, n_state
     return step
 
 
-def _window_layer(config: Any) -> Any:
+def window_layer(config: Any) -> Any:
     """Make a pre-norm layer of the model's sizes, whose attention is handed in."""
     import torch
     from torch import nn
@@ -362,15 +363,18 @@ def _window_layer(config: Any) -> Any:
     return Layer()
 
 
-def _all_pairs_attention(query: Any, key: Any, value: Any) -> Any:
+def all_pairs_attention(query: Any, key: Any, value: Any) -> Any:
+    """Attend from every row to every row of (B, H, rows, K)."""
     return (query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])).softmax(-1) @ value
 
 
-def _last_row_attention(query: Any, key: Any, value: Any) -> Any:
-    return _all_pairs_attention(query[:, :, -1:], key, value)
+def last_row_attention(query: Any, key: Any, value: Any) -> Any:
+    """Attend from the newest row alone."""
+    return all_pairs_attention(query[:, :, -1:], key, value)
 
 
-def _fused_attention(query: Any, key: Any, value: Any) -> Any:
+def fused_attention(query: Any, key: Any, value: Any) -> Any:
+    """Attend from every row to itself and the rows before, by torch's kernel."""
     from torch.nn import functional as F
 
     return F.scaled_dot_product_attention(query, key, value, is_causal=True)
@@ -396,7 +400,7 @@ def _gru_step(path: Path, n_weights: int) -> Callable[[], None]:
 
     width = int((n_weights / 6) ** 0.5)
     cell = torch.nn.GRU(width, width, batch_first=True).eval()
-    return _exported_step(path, cell, (torch.zeros(1, 1, width), torch.zeros(1, 1, width)), n_states=1)
+    return exported_step(path, cell, (torch.zeros(1, 1, width), torch.zeros(1, 1, width)), n_states=1)
 
 
 def _session(path: Path) -> Any:

@@ -27,8 +27,8 @@ def bench_program() -> typer.Typer:
     plain = (clients, coverage, covariates, ett, fleet, heads, m4, precision, ragged, speed, step, tabular, uneven)
     of_memory = (context, does_memory_help, gradients, memory, memory_soak, regimes, window)
     of_alarms = (alarms, nab, parity, skab, tsb_ad, watching)
-    of_new = (adaptation, transfer)
-    for bench in (*plain, *of_memory, *of_alarms, *of_new):
+    of_new, of_cost = (adaptation, transfer), (row_cost, time_to_error)
+    for bench in (*plain, *of_memory, *of_alarms, *of_new, *of_cost):
         program.command(bench.__name__.replace("_", "-"))(bench)
     return program
 
@@ -200,6 +200,14 @@ def regimes(out: Out = RESULTS, seeds: Seeds = "0,1,2") -> None:
     _run("regimes", None, out, seeds=seeds, baselines_only=False, said={"seeds": (seeds, "0,1,2")})
 
 
+def row_cost(
+    out: Out = RESULTS,
+    seeds: Annotated[str, typer.Option(help="The first draws the weights.", metavar="N")] = "0",
+) -> None:
+    """CPU time of one more row: carried memory, a window computed again, an LSTM."""
+    _run("row_cost", None, out, seeds=seeds, baselines_only=False, said={"seeds": (seeds, "0")})
+
+
 def skab(data: Data, out: Out = RESULTS, seeds: Seeds = "0,1,2", baselines_only: BaselinesOnly = False) -> None:
     """SKAB, a pump with eight sensors: F1, false and missed alarms."""
     _run("skab", data, out, seeds=seeds, baselines_only=baselines_only, said={"seeds": (seeds, "0,1,2")})
@@ -275,6 +283,12 @@ def tabular(
     said = {"seeds": (seeds, "0,1,2"), "sets": (sets, "")}
     settings: dict[str, Any] = {"sets": tuple(sets.split(","))} if sets else {}
     _run("tabular", data, out, seeds=seeds, baselines_only=baselines_only, said=said, **settings)
+
+
+def time_to_error(data: Data, out: Out = RESULTS, seeds: Seeds = "0,1,2", from_kept: FromKept = False) -> None:
+    """CPU seconds of training to equal errors on ETT, beside an LSTM of equal weights."""
+    said = {"seeds": (seeds, "0,1,2")}
+    _run("time_to_error", data, out, seeds=seeds, baselines_only=False, said=said, from_kept=from_kept)
 
 
 def tsb_ad(
