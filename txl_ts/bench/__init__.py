@@ -23,6 +23,7 @@ BENCHES = (
     "fleet",
     "gradients",
     "heads",
+    "importance",
     "m4",
     "memory",
     "memory_soak",
@@ -42,7 +43,7 @@ BENCHES = (
     "window",
 )
 # Each finished fit is kept in the folder of the results; a second call with the same settings goes on from there.
-KEPT = ("context", "does_memory_help", "gradients", "memory", "memory_soak")
+KEPT = ("context", "does_memory_help", "gradients", "importance", "memory", "memory_soak")
 
 
 def run_bench(
