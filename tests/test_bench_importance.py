@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -120,19 +121,27 @@ def test_validation_chooses_and_the_table_gives_differences_with_intervals(monke
     assert bench.run(".", seeds=(0, 1), choices=CHOICES, kept=tmp_path, from_kept=True)["rows"] == table["rows"]
 
 
+def measured(case, rows, *, variant, seed, of_fifo, best_epoch):
+    """Give what a fit would: importance is a quarter of a nat worse."""
+    nll = np.full((2, 38), of_fifo + 0.25 * (variant.name == "importance"))
+    same = dict.fromkeys(("slots", "state_nbytes", "n_parameters", "learning_rate", "train_s"), 1)
+    scores = {"set": case.name, "model": variant.name, "validation_nll": 0.0, "test_nll": nll.mean()}
+    return same | scores | {"best_epoch": best_epoch}, nll
+
+
 @pytest.mark.parametrize(("of_fifo", "percent"), [(2.5, 10.0), (-0.5, None)])
 def test_per_cent_are_given_where_the_nll_of_fifo_is_positive_alone(monkeypatch, of_fifo, percent):
-    def measured(case, rows, *, variant, seed):
-        nll = np.full((2, 38), of_fifo + 0.25 * (variant.name == "importance"))
-        same = dict.fromkeys(("slots", "state_nbytes", "n_parameters", "learning_rate", "best_epoch", "train_s"), 1)
-        scores = {"set": case.name, "model": variant.name, "validation_nll": 0.0, "test_nll": nll.mean()}
-        return same | scores, nll
-
     monkeypatch.setattr(bench, "CASES", (CASE,))
-    monkeypatch.setattr(bench, "fit_and_score", measured)
+    monkeypatch.setattr(bench, "fit_and_score", partial(measured, of_fifo=of_fifo, best_epoch=1))
     row = bench.run(".", seeds=(0,), choices=CHOICES[:1])["rows"][1]
     assert row["difference"] == pytest.approx(0.25)
     assert row.get("difference_percent") == (percent if percent is None else pytest.approx(percent))
+
+
+def test_the_table_says_how_many_fits_were_not_done_with_learning(monkeypatch):
+    monkeypatch.setattr(bench, "CASES", (CASE,))
+    monkeypatch.setattr(bench, "fit_and_score", partial(measured, of_fifo=1.0, best_epoch=8))
+    assert "6 of 6 fits chose the last of their 8 epochs" in bench.run(".", seeds=(0, 1), choices=CHOICES)["notes"][-1]
 
 
 def test_an_unknown_set_is_said():

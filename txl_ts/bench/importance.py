@@ -158,7 +158,7 @@ def run(
         ],
         "columns": dict(COLUMNS),
         "rows": table,
-        "notes": _verdicts(table) + report.still_missing(fits.n_missing, of=fits.n_asked),
+        "notes": _verdicts(table) + _not_done(table) + report.still_missing(fits.n_missing, of=fits.n_asked),
         "seeds": list(seeds),
         "environment": report.environment(),
     }
@@ -334,3 +334,15 @@ def _verdicts(table: Sequence[Mapping[str, Any]]) -> list[str]:
             f"{said.count('tie')}, worse on {said.count('worse')}."
         )
     return notes
+
+
+def _not_done(table: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say how many fits were still getting better when their epochs were over."""
+    chosen = [int(epoch) for row in table for epoch in row["best_epoch"].split(", ")]
+    n_epochs = int(_SIZES["max_epochs"])
+    if n_epochs not in chosen:
+        return []
+    return [
+        f"{chosen.count(n_epochs)} of {len(chosen)} fits chose the last of their {n_epochs} epochs: these are models "
+        "that more training would still make better, all contenders with the same number of updates."
+    ]
