@@ -40,14 +40,14 @@ def fitted(variant):
 
 @pytest.mark.parametrize("case", [CASE, *bench.CASES], ids=lambda case: case.name)
 def test_contenders_differ_in_their_memory_alone_and_have_equal_slots(case):
-    fifo, importance, short = bench.contenders(case)
+    fifo, short, importance = bench.contenders(case)
     slots = importance.params["memory_params"]["n_slots"]
     assert fifo.params["mem_len"] == importance.params["mem_len"] + slots
     assert short.params == {**fifo.params, "mem_len": importance.params["mem_len"]}
     assert {k: v for k, v in importance.params.items() if k not in ("memory", "memory_params")} == short.params
 
 
-@pytest.mark.parametrize("which", [0, 1], ids=["fifo", "importance"])
+@pytest.mark.parametrize("which", [0, 2], ids=["fifo", "importance"])
 def test_the_nll_is_that_of_students_density_at_what_came(which):
     frame, model = fitted(bench.contenders(CASE)[which])
     nll = bench.likelihood(model, frame, n_rows=40)
@@ -79,7 +79,7 @@ def test_series_in_pieces_are_refused():
 
 
 def test_validation_rows_and_test_rows_do_not_meet():
-    variant = bench.contenders(CASE)[1]
+    variant = bench.contenders(CASE)[2]
     scores, test = bench.fit_and_score(CASE, rows(None), variant=variant, seed=0)
     frame, model = fitted(variant)
     np.testing.assert_array_equal(test, bench.likelihood(model, frame, n_rows=40))
@@ -102,14 +102,16 @@ CHOICES = ({"learning_rate": 1e-3}, {"learning_rate": 1e-2})
 def test_validation_chooses_and_the_table_gives_differences_with_intervals(monkeypatch, tmp_path):
     monkeypatch.setattr(bench, "CASES", (CASE,))
     table = bench.run(".", seeds=(0, 1), choices=CHOICES, kept=tmp_path)
-    fifo, importance, short = table["rows"]
-    assert [row["slots"] for row in table["rows"]] == ["32 + 0", "16 + 16", "16 + 0"]
+    fifo, short, importance = table["rows"]
+    assert [row["slots"] for row in table["rows"]] == ["32 + 0", "16 + 0", "16 + 16"]
     assert "difference" not in fifo
     for row in (importance, short):
         assert row["difference"] == pytest.approx(row["test_nll"] - fifo["test_nll"], abs=1e-5)
         assert row["low"] < row["difference"] < row["high"]
         is_tie = row["low"] <= 0 <= row["high"]
         assert row["verdict"] == ("tie" if is_tie else "worse" if row["difference"] > 0 else "better")
+    assert importance["added"] == pytest.approx(importance["difference"] - short["difference"], abs=1e-5)
+    assert importance["added_low"] < importance["added"] < importance["added_high"]
     lines = (tmp_path / "importance.fits.jsonl").read_text().splitlines()
     fits = [json.loads(line)["found"] for line in lines]
     assert len(fits) == 3 * 3
@@ -133,7 +135,7 @@ def measured(case, rows, *, variant, seed, of_fifo, best_epoch):
 def test_per_cent_are_given_where_the_nll_of_fifo_is_positive_alone(monkeypatch, of_fifo, percent):
     monkeypatch.setattr(bench, "CASES", (CASE,))
     monkeypatch.setattr(bench, "fit_and_score", partial(measured, of_fifo=of_fifo, best_epoch=1))
-    row = bench.run(".", seeds=(0,), choices=CHOICES[:1])["rows"][1]
+    row = bench.run(".", seeds=(0,), choices=CHOICES[:1])["rows"][2]
     assert row["difference"] == pytest.approx(0.25)
     assert row.get("difference_percent") == (percent if percent is None else pytest.approx(percent))
 

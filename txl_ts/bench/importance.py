@@ -45,6 +45,9 @@ COLUMNS = MappingProxyType(
         "high": "to",
         "difference_percent": "the same, % of fifo's",
         "verdict": "verdict",
+        "added": "NLL − window alone's, nats",
+        "added_low": "95 % from",
+        "added_high": "to",
         "learning_rate": "learning rate",
         "best_epoch": "epochs",
         "n_seeds": "seeds",
@@ -78,12 +81,12 @@ _SIZES: Mapping[str, Any] = MappingProxyType(
 
 
 def contenders(case: Case) -> tuple[Variant, ...]:
-    """FIFO and importance with as many rows to attend to, and FIFO with the window of the latter alone."""
+    """FIFO, FIFO with the window of importance alone, and importance with as many rows to attend to as the first."""
     slots = {"memory": "importance", "memory_params": {"n_slots": N_SLOTS}}
     return (
         Variant(name=FIFO, params={**case.params, "mem_len": MEM_LEN + N_SLOTS}),
-        Variant(name=IMPORTANCE, params={**case.params, "mem_len": MEM_LEN, **slots}),
         Variant(name=SHORT, params={**case.params, "mem_len": MEM_LEN}),
+        Variant(name=IMPORTANCE, params={**case.params, "mem_len": MEM_LEN, **slots}),
     )
 
 
@@ -170,6 +173,7 @@ def compare(
     """Give the rows of the table for one set, of the fits that are there."""
     table: list[dict[str, Any]] = []
     of_fifo: dict[int, dict[str, Any]] = {}
+    of_window: dict[int, dict[str, Any]] = {}
     for variant in contenders(case):
         found = chosen_fits(case, fits, variant, seeds=seeds, choices=choices, score="validation_nll")
         if not found:
@@ -183,6 +187,11 @@ def compare(
             row["verdict"] = "tie" if abs(mean) <= half else "worse" if mean > 0 else "better"
             base = float(np.mean([of_fifo[seed]["test_nll"] for seed in seeds_of_both]))
             row |= {"difference_percent": 100 * mean / base} if base > 0 else {}
+        if variant.name == SHORT:
+            of_window = found
+        elif variant.name == IMPORTANCE and any(seed in of_window for seed in found):
+            mean, half = difference(found, of_window)
+            row |= {"added": mean, "added_low": mean - half, "added_high": mean + half}
         table.append(row)
     return table
 
