@@ -23,6 +23,7 @@ BENCHES = (
     "fleet",
     "gradients",
     "heads",
+    "importance",
     "m4",
     "memory",
     "memory_soak",
@@ -44,7 +45,7 @@ BENCHES = (
     "window",
 )
 # Each finished fit is kept in the folder of the results; a second call with the same settings goes on from there.
-KEPT = ("context", "does_memory_help", "gradients", "memory", "memory_soak", "time_to_error")
+KEPT = ("context", "does_memory_help", "gradients", "importance", "memory", "memory_soak", "time_to_error")
 
 
 def run_bench(

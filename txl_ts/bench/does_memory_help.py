@@ -162,10 +162,7 @@ def run(
     """
     del variants
     choices = choices if is_choosing else choices[:1]
-    known = {case.name: case for case in CASES}
-    if unknown := [name for name in sets if name not in known]:
-        raise ParameterError(f"sets={unknown} are not known. Choose among {list(known)}.")
-    cases = [known[name] for name in sets or known]
+    cases = cases_named(sets, CASES)
     fits = Fits(Path(data), KeptFits(kept, "does_memory_help"), from_kept=from_kept)
     table: list[dict[str, Any]] = []
     for n in range(1, len(seeds) + 1):  # every set gets its first seed before any gets its second
@@ -192,8 +189,22 @@ def run(
     }
 
 
+def cases_named(sets: Sequence[str], cases: Sequence[Case]) -> list[Case]:
+    """Pick cases by their names; without any, all.
+
+    Raises
+    ------
+    ParameterError
+        If there is none of a name.
+    """
+    known = {case.name: case for case in cases}
+    if unknown := [name for name in sets if name not in known]:
+        raise ParameterError(f"sets={unknown} are not known. Choose among {list(known)}.")
+    return [known[name] for name in sets or known]
+
+
 class Fits:
-    """Fits of this bench: found where they are kept, else made and kept.
+    """Fits of a bench: found where they are kept, else made and kept.
 
     Parameters
     ----------
@@ -202,10 +213,19 @@ class Fits:
     store : KeptFits
     from_kept : bool
         Make none.
+    measure : callable, optional
+        What makes a fit, with the arguments and results of :func:`fit_and_walk`, which is the default.
     """
 
-    def __init__(self, data: Path, store: KeptFits, *, from_kept: bool = False) -> None:
-        self.data, self.store, self.from_kept = data, store, from_kept
+    def __init__(
+        self,
+        data: Path,
+        store: KeptFits,
+        *,
+        from_kept: bool = False,
+        measure: Callable[..., tuple[dict[str, Any], FloatArray]] | None = None,
+    ) -> None:
+        self.data, self.store, self.from_kept, self.measure = data, store, from_kept, measure
         self._rows: dict[str, Rows] = {}
         self._asked: dict[str, bool] = {}
 
@@ -227,7 +247,8 @@ class Fits:
         if found is None and not self.from_kept:
             if case.name not in self._rows:
                 self._rows[case.name] = case.read(self.data)
-            scores, errors = fit_and_walk(case, self._rows[case.name], variant=variant, seed=seed)
+            measure = self.measure or fit_and_walk
+            scores, errors = measure(case, self._rows[case.name], variant=variant, seed=seed)
             sums, sizes = by_blocks(errors)
             found = self.store.keep(of, {**scores, "sums": sums.tolist(), "sizes": sizes.tolist()})
         self._asked[str(of)] = found is not None
@@ -241,24 +262,64 @@ def compare(
     table: list[dict[str, Any]] = []
     own: dict[int, dict[str, Any]] = {}
     for variant in variants_of(case):
-        tried = [Variant(name=variant.name, params={**variant.params, **choice}) for choice in choices]
-        first = [fit for one in tried if (fit := fits(case, one, seeds[0])) is not None]
-        if len(first) < len(tried):
+        found = chosen_fits(case, fits, variant, seeds=seeds, choices=choices)
+        if not found:
             continue
-        best = int(np.argmin([fit["validation_mae"] for fit in first]))
-        found = {seed: fit for seed in seeds if (fit := fits(case, tried[best], seed)) is not None}
         row = _summary(list(found.values()))
         if variant.name == CARRIED:
             own = found
-        elif pairs := [(found[seed], own[seed]) for seed in seeds if seed in found and seed in own]:
-            sums = np.array([other["sums"] for other, _ in pairs]) - np.array([one["sums"] for _, one in pairs])
-            mean, half = paired_interval(sums, np.array(pairs[0][0]["sizes"], np.float64))
-            unit = 100 / float(np.mean([one["test_mae"] for _, one in pairs]))
+        elif seeds_of_both := [seed for seed in found if seed in own]:
+            mean, half = difference(found, own)
+            unit = 100 / float(np.mean([own[seed]["test_mae"] for seed in seeds_of_both]))
             verdict = "tie" if abs(mean) <= half else "helps" if mean > 0 else "hurts"
             row |= {"difference": unit * mean, "low": unit * (mean - half), "high": unit * (mean + half)}
             row["verdict"] = verdict
         table.append(row)
     return table
+
+
+def chosen_fits(
+    case: Case,
+    fits: Fits,
+    variant: Variant,
+    *,
+    seeds: Sequence[int],
+    choices: Sequence[Mapping[str, Any]],
+    score: str = "validation_mae",
+) -> dict[int, dict[str, Any]]:
+    """Give the fits of a variant by seed, with what the first seed's validation rows choose.
+
+    Parameters
+    ----------
+    case : Case
+    fits : Fits
+    variant : Variant
+    seeds : sequence of int
+    choices : sequence of mapping
+    score : str
+        Which of a fit's scores chooses; the least is best.
+
+    Returns
+    -------
+    dict of int to dict
+        Empty until there is a fit of each choice.
+    """
+    tried = [Variant(name=variant.name, params={**variant.params, **choice}) for choice in choices]
+    first = [fit for one in tried if (fit := fits(case, one, seeds[0])) is not None]
+    if len(first) < len(tried):
+        return {}
+    best = int(np.argmin([fit[score] for fit in first]))
+    return {seed: fit for seed in seeds if (fit := fits(case, tried[best], seed)) is not None}
+
+
+def difference(fits: Mapping[int, Mapping[str, Any]], others: Mapping[int, Mapping[str, Any]]) -> tuple[float, float]:
+    """Mean of the errors of fits less those of others, over the seeds of both, and half the width of its interval.
+
+    See :func:`paired_interval`.
+    """
+    pairs = [(fits[seed], others[seed]) for seed in fits if seed in others]
+    sums = np.array([one["sums"] for one, _ in pairs]) - np.array([other["sums"] for _, other in pairs])
+    return paired_interval(sums, np.array(pairs[0][0]["sizes"], np.float64))
 
 
 def fit_and_walk(case: Case, rows: Rows, *, variant: Variant, seed: int) -> tuple[dict[str, Any], FloatArray]:

@@ -25,7 +25,7 @@ def bench_program() -> typer.Typer:
     """Make the sub-commands of ``txl-ts bench``, one per bench."""
     program = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Rebuild a table of benchmarks/results.")
     plain = (clients, coverage, covariates, ett, fleet, heads, m4, precision, ragged, speed, step, tabular, uneven)
-    of_memory = (context, does_memory_help, gradients, memory, memory_soak, regimes, window)
+    of_memory = (context, does_memory_help, gradients, importance, memory, memory_soak, regimes, window)
     of_alarms = (alarms, nab, parity, skab, tsb_ad, watching)
     of_new, of_cost = (adaptation, transfer), (row_cost, time_to_error)
     for bench in (*plain, *of_memory, *of_alarms, *of_new, *of_cost):
@@ -118,6 +118,20 @@ def gradients(
     from txl_ts.bench.gradients import picture
 
     picture(table).savefig(out / "gradients.svg", metadata={"Date": None})
+
+
+def importance(
+    data: Data,
+    out: Out = RESULTS,
+    seeds: Seeds = "0,1,2",
+    sets: Annotated[str, typer.Option(help="Data sets, of all by default.", metavar="NAME,…")] = "",
+    from_kept: FromKept = False,
+) -> None:
+    """Memory by importance beside FIFO at equal slots, on real rows: negative log-likelihoods."""
+    said = {"sets": (sets, ""), "seeds": (seeds, "0,1,2")}
+    settings: dict[str, Any] = {"sets": _names(sets)} if sets else {}
+    settings |= {"from_kept": from_kept}
+    _run("importance", data, out, seeds=seeds, baselines_only=False, said=said, **settings)
 
 
 def m4(
