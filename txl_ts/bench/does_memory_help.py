@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -29,6 +29,9 @@ from txl_ts.bench.forecasters import (
 )
 from txl_ts.bench.kept import KeptFits
 from txl_ts.errors import FrameError, ParameterError, ShapeError
+
+if TYPE_CHECKING:
+    from txl_ts.estimators.forecaster import TXLForecaster
 
 CARRIED, PATCH = "TXL", "TXL, memory off, patch of equal context"
 COLUMNS = MappingProxyType(
@@ -322,6 +325,15 @@ def difference(fits: Mapping[int, Mapping[str, Any]], others: Mapping[int, Mappi
     return paired_interval(sums, np.array(pairs[0][0]["sizes"], np.float64))
 
 
+def fitted(case: Case, rows: Rows, *, variant: Variant, seed: int) -> tuple[TXLForecaster, float]:
+    """Fit a forecaster on all rows but those that judge; gives it, and the CPU seconds."""
+    model = variant.make(h=case.h, freq=case.freq, random_state=seed)
+    count = rows.frame.groupby("unique_id", sort=False).cumcount(ascending=False)
+    begin = time.process_time()
+    model.fit(rows.frame[count >= rows.n_judged], val_size=case.val_size)
+    return model, time.process_time() - begin
+
+
 def fit_and_walk(case: Case, rows: Rows, *, variant: Variant, seed: int) -> tuple[dict[str, Any], FloatArray]:
     """Fit one forecaster; gives its scores, and its absolute errors by series and origin, means over the steps ahead.
 
@@ -338,11 +350,7 @@ def fit_and_walk(case: Case, rows: Rows, *, variant: Variant, seed: int) -> tupl
     errors : ndarray of shape (n_series, n_origins)
         NaN where nothing was measured.
     """
-    model = variant.make(h=case.h, freq=case.freq, random_state=seed)
-    count = rows.frame.groupby("unique_id", sort=False).cumcount(ascending=False)
-    begin = time.process_time()
-    model.fit(rows.frame[count >= rows.n_judged], val_size=case.val_size)
-    train_s = time.process_time() - begin
+    model, train_s = fitted(case, rows, variant=variant, seed=seed)
     n_origins = rows.n_judged - case.h + 1
     batches = model.cross_validation(rows.frame, h=case.h, n_windows=n_origins, use_fitted=True, output="batches")
     n_series = int(rows.frame["unique_id"].nunique())

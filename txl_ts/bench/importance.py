@@ -5,7 +5,6 @@ The look-back is one row, so that all that lies further back must come from memo
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,7 +19,7 @@ import torch
 
 from txl_ts.bench import does_memory_help, report
 from txl_ts.bench.baselines import FloatArray
-from txl_ts.bench.does_memory_help import Case, Fits, Rows, cases_named, chosen_fits, difference, in_deviations
+from txl_ts.bench.does_memory_help import Case, Fits, Rows, cases_named, chosen_fits, difference, fitted, in_deviations
 from txl_ts.bench.forecasters import Variant, parameter_count
 from txl_ts.bench.kept import KeptFits
 from txl_ts.errors import ShapeError
@@ -211,11 +210,8 @@ def fit_and_score(case: Case, rows: Rows, *, variant: Variant, seed: int) -> tup
     scores : dict
     nll : ndarray of shape (n_series, n_origins)
     """
-    model = variant.make(h=case.h, freq=case.freq, random_state=seed)
-    count = rows.frame.groupby("unique_id", sort=False).cumcount(ascending=False)
-    begin = time.process_time()
-    model.fit(rows.frame[count >= rows.n_judged], val_size=case.val_size)
-    train_s = time.process_time() - begin
+    forecaster, train_s = fitted(case, rows, variant=variant, seed=seed)
+    model: Any = forecaster
     nll = likelihood(model, rows.frame, n_rows=case.val_size + rows.n_judged)
     validation, test = nll[:, : case.val_size - case.h + 1], nll[:, case.val_size :]
     scores = {

@@ -104,15 +104,29 @@ def contenders(policies: Sequence[Policy] = POLICIES, rivals: Sequence[str] = RI
 
 
 def txl(task: MemoryTask, *, params: Mapping[str, Any] = MappingProxyType({})) -> LabelModel:
-    """Our model, without a linear path: one token per row, a memory of ``mem_len`` rows per layer."""
+    """Our model for a task."""
+    head = "classes" if task.n_classes else "values"
+    return row_model(n_channels=task.n_channels, n_outputs=task.n_outputs, head=head, **params)
+
+
+def row_model(*, n_channels: int = 1, n_outputs: int = 1, head: str = "values", **params: Any) -> LabelModel:
+    """Our model, without a linear path: one token per row, a memory of ``mem_len`` rows per layer.
+
+    Parameters
+    ----------
+    n_channels, n_outputs : int
+    head : {"values", "classes"}
+    **params
+        Other fields of :class:`~txl_ts.label_model.LabelConfig`, before those of ``SIZES``.
+    """
     config = LabelConfig(
         patch_len=1,
         lookback=0,
         half_life=2,  # not used
         scaler="standard",  # never fitted: rows are taken as they are
-        n_channels=task.n_channels,
-        head="classes" if task.n_classes else "values",
-        n_outputs=task.n_outputs,
+        n_channels=n_channels,
+        head=head,
+        n_outputs=n_outputs,
         **{**SIZES, **params},
     )
     return LabelModel(config)

@@ -22,9 +22,8 @@ from torch import Tensor
 
 from txl_ts.bench import report
 from txl_ts.bench.memory import descend
-from txl_ts.bench.memory_contenders import SEGMENT_LEN, SIZES
+from txl_ts.bench.memory_contenders import SEGMENT_LEN, row_model
 from txl_ts.bench.memory_rivals import Forgetful, Recurrent, RowModel, count, of_equal_weights
-from txl_ts.label_model import LabelConfig, LabelModel
 from txl_ts.metrics import mean_forgetting
 from txl_ts.training.replay import slot_of
 
@@ -161,15 +160,10 @@ def run(
 
 def make(name: str) -> Any:
     """Make an untrained model: ours, or a GRU of equal weights."""
-    ours = partial(
-        LabelModel,
-        LabelConfig(
-            patch_len=1, lookback=0, half_life=2, scaler="standard", n_channels=1, head="values", n_outputs=1, **SIZES
-        ),
-    )
+    ours = row_model()
     if name == "GRU":
-        return of_equal_weights(lambda width: Recurrent("gru", n_channels=1, n_outputs=1, width=width), count(ours()))
-    return ours() if name == "TXL" else Forgetful(ours())
+        return of_equal_weights(lambda width: Recurrent("gru", n_channels=1, n_outputs=1, width=width), count(ours))
+    return ours if name == "TXL" else Forgetful(ours)
 
 
 def learn(name: str, seed: int, *, replay: bool, periods: Sequence[float], course: Course) -> dict[str, Any]:

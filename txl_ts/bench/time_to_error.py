@@ -23,8 +23,8 @@ from txl_ts.bench.baselines import LOOK_BACK, EqualContextRidge
 from txl_ts.bench.ett import N_FITTED, N_TRAIN, N_VALIDATION, EttSet, load
 from txl_ts.bench.kept import KeptFits
 from txl_ts.bench.memory import one_thread, updates
+from txl_ts.bench.memory_contenders import row_model
 from txl_ts.bench.memory_rivals import Recurrent, RowModel, count, of_equal_weights
-from txl_ts.label_model import LabelConfig, LabelModel
 
 SEGMENT_LEN = 32
 # Set and width.
@@ -198,22 +198,7 @@ def run(
 
 def make(model: str, width: int) -> Any:
     """Make an untrained model: ours, or an LSTM of equal weights."""
-    ours = LabelModel(
-        LabelConfig(
-            patch_len=1,
-            lookback=0,
-            half_life=2,  # not used
-            scaler="standard",  # never fitted: rows are z-scored
-            n_channels=1,
-            head="values",
-            n_outputs=1,
-            d_model=width,
-            n_layers=2,
-            n_heads=4,
-            d_ff=2 * width,
-            mem_len=SEGMENT_LEN,
-        )
-    )
+    ours = row_model(d_model=width, n_layers=2, n_heads=4, d_ff=2 * width, mem_len=SEGMENT_LEN)
     if model == "TXL":
         return ours
     return of_equal_weights(lambda n: Recurrent("lstm", n_channels=1, n_outputs=1, width=n), count(ours))

@@ -210,7 +210,7 @@ def _in_turn(
     block, n_rows, filled, n_blocks = far.block, rows.shape[1], count[:, :1].long(), count[:, 1]
     kept = dict(kept)
     begun, made, first = kept.pop("block").to(rows.dtype), [], 0
-    grid = torch.arange(block, device=rows.device)
+    first_block = torch.arange(block, device=rows.device)
 
     def see(place: Tensor) -> Far:
         at = torch.arange(place.shape[1], device=rows.device).expand(place.shape)
@@ -222,12 +222,9 @@ def _in_turn(
         end = n_rows if in_graph else min(n_rows, first + block - int(filled.max()))
         place = filled + torch.arange(end - first, device=rows.device)
         y = attend(see(place), first, end)
-        whole = _taken(torch.cat([begun, ready(y)], dim=1), _after_hole(grid, filled, block=block))
+        whole = _taken(torch.cat([begun, ready(y)], dim=1), _after_hole(first_block, filled, block=block))
         n_there = filled + (end - first)
-        is_done = n_there[:, 0] >= block
-        after = far.absorb(kept, whole, n_blocks, attention)
-        kept = {name: _where(is_done, after[name].to(old.dtype), old) for name, old in kept.items()}
-        n_blocks = (n_blocks + is_done.to(n_blocks.dtype)).clamp(max=far.n_slots)
+        kept, n_blocks = _absorbed(far, kept, whole, n_blocks, n_there[:, 0] >= block, attention)
         if in_graph and not _is_one(n_rows):  # rows beyond the line once more: what they see is there now
             y = torch.where(place[..., None] >= block, attend(see(place), first, end), y)
         begun = _unfinished(torch.cat([begun, ready(y)], dim=1), filled, n_there, block=block)
@@ -236,6 +233,15 @@ def _in_turn(
         first = end
         if in_graph or first == n_rows:
             return torch.cat(made, dim=1), {"block": begun, **kept}
+
+
+def _absorbed(
+    far: FarMemory, kept: Kept, rows: Tensor, n_blocks: Tensor, is_done: Tensor, attention: RelativeAttention
+) -> tuple[Kept, Tensor]:
+    """Let a block (B, N, D) be absorbed in the lanes (B,) that completed it; gives what is kept, and the counter."""
+    after = far.absorb(kept, rows, n_blocks, attention)
+    kept = {name: _where(is_done, after[name].to(old.dtype), old) for name, old in kept.items()}
+    return kept, (n_blocks + is_done.to(n_blocks.dtype)).clamp(max=far.n_slots)
 
 
 def _unfinished(every: Tensor, filled: Tensor, n_there: Tensor, *, block: int) -> Tensor:
@@ -287,9 +293,7 @@ def look(
         is_done = n_there >= (j + 1) * block
         can_be_done = j == 0 if in_graph else (j + 1) * block <= block - 1 + n_rows
         if can_be_done and (in_graph or bool(is_done.any())):
-            after = far.absorb(kept, aligned[:, j], n_blocks, attention)
-            kept = {name: _where(is_done, after[name].to(old.dtype), old) for name, old in kept.items()}
-            n_blocks = (n_blocks + is_done.to(n_blocks.dtype)).clamp(max=far.n_slots)
+            kept, n_blocks = _absorbed(far, kept, aligned[:, j], n_blocks, is_done, attention)
         if j + 1 < n:
             slots.append(far.read(kept, n_blocks))
     place = filled + torch.arange(n_rows, device=device)

@@ -456,17 +456,19 @@ def _signals(run: Run) -> Iterator[list[int]]:
 @contextmanager
 def _waking(run: Run) -> Iterator[None]:
     """Let each signal end the wait for a pipe: a handler alone misses one that comes just before the wait."""
-    if os.name == "nt":  # where select takes sockets only
+    source = run.source
+    # A file's waits are short; on Windows, select takes sockets only.
+    if isinstance(source, FileSource) or os.name == "nt":
         yield
         return
     read, write = os.pipe()
     os.set_blocking(write, False)
     before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-    run.source.wake = read
+    source.wake = read
     try:
         yield
     finally:
-        run.source.wake = None
+        source.wake = None
         signal.set_wakeup_fd(before)
         os.close(read)
         os.close(write)

@@ -27,13 +27,10 @@ class Source(Protocol):
         Lines given out so far, of the file that is read now.
     is_replayable : bool
         True if it can be read again from where a snapshot was made.
-    wake : int or None
-        A descriptor that can be read once a signal has come: it ends a wait.
     """
 
     n_lines: int
     is_replayable: bool
-    wake: int | None
 
     def __iter__(self) -> Iterator[bytes | None]:
         """Give lines with their ends; None before each wait for more."""
@@ -45,7 +42,13 @@ class Source(Protocol):
 
 
 class PipeSource:
-    """Reads what comes, once."""
+    """Reads what comes, once.
+
+    Attributes
+    ----------
+    wake : int or None
+        A descriptor that can be read once a signal has come: it ends a wait.
+    """
 
     is_replayable = False
 
@@ -100,7 +103,6 @@ class FileSource:
         self._path, self._follow, self._wait = path, follow, wait
         self._fd = path if isinstance(path, int) else os.open(path, _READ)
         self._offset, self.n_lines = 0, 0
-        self.wake: int | None = None  # not needed: its waits are short
         self._later: list[Path] = []  # files that are to be read after this one
 
     def position(self) -> dict[str, Any]:
