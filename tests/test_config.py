@@ -17,7 +17,7 @@ def make(**changes):
 
 
 def test_sizes_survive_a_round_trip_through_json():
-    config = make(n_channels=2, scaler="standard", dropout=0.25)
+    config = make(n_channels=2, scaler="standard", dropout=0.25, lookback_season=3)
     assert ModelConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
 
 
@@ -50,7 +50,7 @@ def test_context_rows_serve_patch_and_linear_path_and_are_never_none(changes, ro
     ("name", "least"),
     [
         *[(name, 1) for name in ("h", "n_channels", "patch_len", "stride", "n_layers", "n_heads", "d_ff")],
-        *[("mem_len", 0), ("lookback", 0), ("d_model", 2)],
+        *[("mem_len", 0), ("lookback", 0), ("lookback_season", 0), ("d_model", 2)],
     ],
 )
 @pytest.mark.parametrize("value", ["less", 2.0, "4", True, None])
@@ -62,6 +62,12 @@ def test_a_count_that_is_no_integer_or_too_small_is_named_with_its_type(name, le
         f"{name}={value!r} ({type(value).__name__}) must be an integer of at least {least}. "
         f"Take for example {name}={max(least, 1)}."
     )
+
+
+@pytest.mark.parametrize("lookback", [0, 3, 4])
+def test_a_season_that_fills_the_look_back_is_refused(lookback):
+    with pytest.raises(ParameterError, match=rf"lookback_season=4 must be less than lookback={lookback}:.*longer"):
+        make(lookback=lookback, lookback_season=4)
 
 
 @pytest.mark.parametrize(

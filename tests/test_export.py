@@ -152,6 +152,7 @@ VARIANTS = {
     "two channels": {"n_channels": 2},
     "standard scaler": {"scaler": "standard", "n_channels": 2},
     "no linear path": {"lookback": 0},
+    "linear path with a season": {"lookback": 23, "lookback_season": 5, "n_channels": 2},
     "stride longer than the patch": {"patch_len": 3, "stride": 5, "n_layers": 1},
     "median only": {"quantiles": (0.5,), "h": 1},
     "asinh": {"transform": "asinh"},
@@ -199,7 +200,7 @@ def export_once(folder):
     runtime = pytest.importorskip("onnxruntime", reason="the extra `ort` is not installed")
     from txl_ts.export import export_onnx
 
-    model, path = make_model(), folder / "load.onnx"
+    model, path = make_model(lookback_season=2), folder / "load.onnx"
     contract = export_onnx(model, path, about=ABOUT)
     options = runtime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1

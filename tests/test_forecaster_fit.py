@@ -201,6 +201,19 @@ def test_no_epochs_leave_the_linear_path_alone(linear, rows):
     assert not weights(model)["head.linear.weight"].any()
 
 
+@pytest.mark.parametrize("n_rows", [24, 31, 60])
+def test_a_series_shorter_than_the_look_back_is_forecast_by_its_season(linear, n_rows):
+    """The oracle: what comes next is what came a season ago."""
+    t, rng = np.arange(600), np.random.default_rng(0)
+    wave = rng.normal(size=24)[t % 24]
+    model = TXLForecaster(**{**linear, "freq": 1, "lookback": 96, "season_length": 24, "half_life": 1e6, "h": 6})
+    model.fit(pd.DataFrame({"unique_id": "long", "ds": t, "y": wave + 0.1 * rng.normal(size=600)}), val_size=48)
+    fresh = pd.DataFrame({"unique_id": "new", "ds": t[:n_rows], "y": 50 + 3 * wave[:n_rows]})
+    said = model.predict(df=fresh)["TXL"].to_numpy()
+    np.testing.assert_allclose(said, 50 + 3 * wave[n_rows : n_rows + 6], atol=0.6)
+    assert model.params_["lookback_season"] == 24
+
+
 def test_no_look_back_leaves_the_recurrent_path_alone(once, rows):
     model = TXLForecaster(**{**once, "lookback": 0}).fit(rows)
     assert model.config_.lookback == 0

@@ -93,6 +93,8 @@ VARIANTS = {
     "standard scaler": {"scaler": "standard", "n_channels": 2},
     "no linear path": {"lookback": 0},
     "linear path shorter than the patch": {"lookback": 2},
+    "linear path with a season": {"lookback": 23, "lookback_season": 5, "n_channels": 2},
+    "linear path with one row for a season": {"lookback_season": 1},
     "stride longer than the patch": {"patch_len": 3, "stride": 5, "n_layers": 1},
     "median only": {"quantiles": (0.5,), "h": 1},
 }
@@ -112,6 +114,19 @@ def test_model_equals_the_closed_form_row_by_row(changes):
         assert y.shape == (1, 90, config.h, config.n_channels, len(config.quantiles))
         # Float64 keeps 16 digits; outputs are of size 10 after some thousand operations.
         np.testing.assert_allclose(y[0].numpy(), expected, rtol=0, atol=1e-12 * max(1.0, np.nanmax(np.abs(expected))))
+
+
+def test_a_season_is_for_rows_whose_look_back_is_not_filled_and_never_in_training():
+    plain, model = make_model(), make_model(lookback_season=3)
+    model.load_state_dict(plain.state_dict())
+    x, full = with_gaps(noise(40, 2)), plain.config.lookback - 1
+    x[:, 0] = 1.0  # both lanes begin with a value
+    y, _ = run(plain, x)
+    found, _ = run(model, x)
+    assert same_bits(found[:, full:], y[:, full:])
+    assert same_bits(found[:, :2], y[:, :2])  # no whole season yet
+    assert not (found[:, 2:full] == y[:, 2:full]).all()
+    assert same_bits(run(model.train(), x)[0], run(plain.train(), x)[0])
 
 
 def test_only_the_last_row_is_given_on_request():

@@ -84,6 +84,31 @@ def test_far_values_are_clipped_and_nothing_is_zero_before_the_first_value():
     assert z.isfinite().all()
 
 
+@pytest.mark.parametrize("chunks", [[9], [1] * 9, [4, 5], [3, 1, 5]])
+def test_before_its_first_value_a_series_repeats_its_first_season_once_that_is_there(chunks):
+    window = RowWindow(length=6, n_channels=C, season=3)
+    x = torch.arange(-1.0, 8.0)[:, None].expand(9, C)  # values 1, 2, …; before them two rows that did not come
+    there, kept, found, came = x > 0, fresh(window), [], []
+    for part, present in zip(x.split(chunks), there.split(chunks), strict=True):
+        n = len(part)
+        rows = [t.expand(B, n, C) for t in (part * present, present, (~present).float())]
+        history, kept = window.extend(*rows, kept)
+        z, seen = window.at(history, torch.arange(n), flat_scale(n))
+        came.append(seen[1, :, 2].sum(dim=-1))
+        found += z[1, :, 2].tolist()
+    assert found == [
+        *([[0] * 6] * 2),  # nothing
+        [0, 0, 0, 0, 0, 1],
+        [0, 0, 0, 0, 1, 2],
+        [1, 2, 3, 1, 2, 3],
+        [2, 3, 1, 2, 3, 4],
+        [3, 1, 2, 3, 4, 5],
+        [1, 2, 3, 4, 5, 6],
+        [2, 3, 4, 5, 6, 7],
+    ]
+    assert torch.cat(came).tolist() == [0, 0, 1, 2, 3, 4, 5, 6, 6]  # tokens are told the truth
+
+
 @pytest.mark.parametrize("chunks", [[7], [1] * 7, [3, 4], [4, 2, 1]])
 def test_a_missing_row_carries_the_value_before_it_and_says_so(chunks):
     window = RowWindow(length=LENGTH, n_channels=C)

@@ -59,6 +59,10 @@ class ModelConfig:
         Multiply tokens by the root of ``d_model``.
     lookback : int
         Rows of the linear path beside the recurrent one; 0 switches it off.
+    lookback_season : int
+        Less than ``lookback``. To the linear path a series that is at least so long, and shorter than the look-back,
+        repeated its first ``lookback_season`` rows before it began; in training, and with 0, what was before it
+        stands at the mean.
     half_life : float
         Half-life of the running normaliser, in rows.
     scaler : {"running", "standard"}
@@ -108,6 +112,7 @@ class ModelConfig:
     hist_kinds: tuple[int, ...] = ()
     futr_kinds: tuple[int, ...] = ()
     static_kinds: tuple[int, ...] = ()
+    lookback_season: int = 0
     clamp_len: int | None = None
     same_length: bool = True
     attend_zeros: bool = False
@@ -152,6 +157,11 @@ class ModelConfig:
             kinds = tuple(check_integer(name, kind, at_least=least) for kind in getattr(self, name))
             object.__setattr__(self, name, kinds)
         self._check_uneven()
+        if self.lookback_season and self.lookback_season >= self.lookback:
+            raise ParameterError(
+                f"lookback_season={self.lookback_season} must be less than lookback={self.lookback}: a series that is "
+                "a season long fills such a look-back. Take lookback_season=0, or a longer look-back."
+            )
         if not self.same_length and self.memory != "fifo":
             raise ParameterError(
                 f"same_length=False does not go with memory={self.memory!r}, whose slots change on a grid of rows "
@@ -183,7 +193,11 @@ class ModelConfig:
             raise ParameterError(f"futr_kinds={self.futr_kinds} must have {UNEVEN}, the time, once and last.")
         if not self.is_uneven:
             return
-        for name, value, cure in (("stride", self.stride, 1), ("n_channels", self.n_channels, 1)):
+        for name, value, cure in (
+            ("stride", self.stride, 1),
+            ("n_channels", self.n_channels, 1),
+            ("lookback_season", self.lookback_season, 0),
+        ):
             if value != cure:
                 raise ParameterError(
                     f"{name}={value} does not go with uneven time (freq=None), where rows have no phase and each "
@@ -228,8 +242,8 @@ class ModelConfig:
     def reach(self) -> int:
         """Rows back that the recurrent path can see (the normaliser and the linear path reach further).
 
-        For a far memory whose slots stand for some rows each, what it promises; for one that keeps what it likes, the
-        window's.
+        For a far memory whose slots stand for some rows each, what they stand for, layer upon layer: what it makes of
+        the hop from one to the next it has to learn. For one that keeps what it likes, the window's.
         """
         far = self.memory_params.get("n_slots", 0) * self.memory_params.get("every", 0)
         if isinstance(self.mem_len, int):
@@ -255,7 +269,8 @@ class ModelConfig:
         document = {**asdict(self), "quantiles": list(self.quantiles)}
         if self.distribution == "none":  # readers of before know no laws
             del document["distribution"]
-        for name, default in {"clamp_len": None, **_READING}.items():  # nor another reading of the layer
+        # nor what came later
+        for name, default in {"clamp_len": None, "lookback_season": 0, **_READING}.items():
             if document[name] == default:
                 del document[name]
         for name in _KINDS:
@@ -301,6 +316,7 @@ _LEAST = {
     "patch_len": 1,
     "stride": 1,
     "lookback": 0,
+    "lookback_season": 0,
     "d_model": 2,
     "n_layers": 1,
     "n_heads": 1,

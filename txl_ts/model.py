@@ -114,7 +114,7 @@ class TXLModel(nn.Module):
             if config.scaler == "running"
             else StandardNormaliser(n_channels=channels)
         )
-        self.window = RowWindow(length=config.n_context_rows + 1, n_channels=channels)
+        self.window = RowWindow(length=config.n_context_rows + 1, n_channels=channels, season=config.lookback_season)
         self.embedding = PatchEmbedding(patch_len=config.patch_len, n_channels=channels, d_model=config.d_model)
         self.dropout = nn.Dropout(config.dropout)
         self.memory = Fifo(mem_len=config.mem_len, stride=config.stride)
@@ -415,7 +415,9 @@ class TXLModel(nn.Module):
         above = torch.where(present, (x - scale.shift).clamp(-LARGEST, LARGEST), x.new_zeros(()))
         history, rows = self.window.extend(above, present, scale.age, rows)
         scale = scale.at(picked)
-        z, seen = self.window.at(history, picked, scale)
+        # Not in training: what is made up would teach the linear path a season that it has to find, and rows that are
+        # left out teach it to do without them.
+        z, seen = self.window.at(history, picked, scale, repeats=not self.training)
         patch = slice(z.shape[-1] - self.config.patch_len, None)
         tokens = self.embedding(z[..., patch] * seen[..., patch], seen[..., patch], scale)
         if self.config.scale_embedding:

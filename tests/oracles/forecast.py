@@ -56,6 +56,20 @@ def carried(x):
     return np.array(out)
 
 
+def begun_earlier(x, t, season):
+    """The rows … t of one channel, one season longer in front for each row that is there; a new first row number.
+
+    Once ``season`` rows have come since the first value, what was before it is the season that begins there, again and
+    again.
+    """
+    there = np.flatnonzero(np.isfinite(x[: t + 1]))
+    if not season or not len(there) or t - there[0] + 1 < season:
+        return x, 0
+    first, n_more = there[0], season * len(x)
+    repeats = [x[first + (row - first) % season] for row in range(-n_more, first)]
+    return np.array([*repeats, *x[first:]]), n_more
+
+
 def quantile_steps(raw, quantiles, centre):
     """Median, then positive steps outwards: ``raw`` (Q,) to increasing quantiles (Q,)."""
     median = list(quantiles).index(0.5)
@@ -91,7 +105,8 @@ def forecast(x, weights, config, beside=None):
         for c in range(n_channels):
             z, mask = window_before(x[:, c], t, config["patch_len"], scale[c][t])
             features += [*z, *mask, *scale[c][t]["drift"], math.log1p(scale[c][t]["age"])]
-            z, _ = window_before(carried(x[:, c]), t, lookback, scale[c][t])
+            longer, n_more = begun_earlier(carried(x[:, c]), t, config["lookback_season"])
+            z, _ = window_before(longer, t + n_more, lookback, scale[c][t])
             centre[:, c] = weights["linear_path.weight"] @ z + weights["linear_path.bias"]
         token = weights["embedding.linear.weight"] @ np.array(features) + weights["embedding.linear.bias"]
         tokens.append(token if beside is None else token + beside.token(t))

@@ -1,7 +1,7 @@
 """The last raw rows of a lane, kept in the state, and the window that ends at each row.
 
 A missing row carries the value before it, and says so: the linear path would else read "at the mean" where nothing is
-known.
+known. For the same reason rows from before a series began may repeat its first season.
 """
 
 from __future__ import annotations
@@ -25,10 +25,13 @@ class RowWindow:
     length : int
         Rows of a window, its own among them.
     n_channels : int
+    season : int
+        Less than ``length``. Once a series is so many rows long, what a window shows from before its first value
+        repeats its first ``season`` rows; 0, and until then, leaves it at the mean.
     """
 
-    def __init__(self, *, length: int, n_channels: int) -> None:
-        self.length, self.n_channels = length, n_channels
+    def __init__(self, *, length: int, n_channels: int, season: int = 0) -> None:
+        self.length, self.n_channels, self.season = length, n_channels, season
 
     def specs(self) -> tuple[TensorSpec]:
         """Describe the state: value above the shift; and 1 where it came, −1 where it is carried, 0 for neither."""
@@ -68,7 +71,9 @@ class RowWindow:
         history = torch.cat([rows, torch.where(came[:, None], new, carried)], dim=-1)
         return history, history[..., n_rows:]
 
-    def at(self, history: Tensor, picked: Tensor | None, scale: Scale) -> tuple[Tensor, Tensor]:
+    def at(
+        self, history: Tensor, picked: Tensor | None, scale: Scale, *, repeats: bool = True
+    ) -> tuple[Tensor, Tensor]:
         """Cut out the windows that end at some rows, normalised by the statistics of their last row.
 
         Parameters
@@ -78,16 +83,24 @@ class RowWindow:
             Rows of the call; None is all of them, by a copy of the history per row: for graphs, and for one row.
         scale : Scale
             At the picked rows.
+        repeats : bool
+            False leaves all that was before the first value at the mean.
 
         Returns
         -------
         z : Tensor of shape (B, n, C, length)
-            In deviations, clipped; carried where missing, 0 where nothing had come yet.
+            In deviations, clipped; carried where missing; from before the first value its season, or 0.
         present : Tensor of shape (B, n, C, length)
             1 where a value came, else 0.
         """
+        repeats = repeats and self.season > 0
+        if repeats:
+            history = _repeated(history, self.season)
         value, origin = self._windows(history, picked).unbind(1)  # (B, n, C, length) each
-        return scale.normalise(value).clamp(-_CLIP, _CLIP) * origin.abs(), (origin > 0).to(value.dtype)
+        known = origin.abs()
+        if repeats:  # a whole season is there: so is all that repeats it
+            known = torch.maximum(known, known[..., self.length - self.season, None])
+        return scale.normalise(value).clamp(-_CLIP, _CLIP) * known, (origin > 0).to(value.dtype)
 
     def _windows(self, history: Tensor, picked: Tensor | None) -> Tensor:
         """Give the windows (B, 2, n, C, length)."""
@@ -102,3 +115,16 @@ class RowWindow:
             # Indexing copies the picked windows only; `unfold` and `index_select` would copy all of them first.
             windows = history[..., picked[:, None] + torch.arange(self.length, device=picked.device)]
         return windows.transpose(2, 3)
+
+
+def _repeated(history: Tensor, season: int) -> Tensor:
+    """Let the values before the first one repeat the season that begins there; (B, 2, C, N) as in :class:`RowWindow`.
+
+    Near the end of a short history that takes rows that had not come yet; nobody may look at them.
+    """
+    value, origin = history.unbind(1)
+    order = torch.arange(value.shape[-1], device=value.device)
+    n_before = (origin == 0).sum(dim=-1, keepdim=True)
+    n_seasons = ((n_before - order).clamp(min=0) / season).ceil().long()
+    source = (order + n_seasons * season).clamp(max=value.shape[-1] - 1)
+    return torch.stack([value.gather(-1, source), origin], dim=1)

@@ -54,8 +54,9 @@ class TXLForecaster(Updates, KeptMemories, Windows, Exports, Tunes, Continues):
     quantiles : sequence of float, optional
         Trained quantiles, .5 among them. Default: .1, .2, …, .9.
     season_length : int or "auto"
-        Rows of a season, which sizes the model and is the unit of the losses ``"mase"`` and ``"owa"``. ``"auto"`` takes
-        it from ``freq`` (24 for hours, 12 for months); integer time has none to take.
+        Rows of a season, which sizes the model and is the unit of the losses ``"mase"`` and ``"owa"``; where the
+        look-back reaches back to before a series began, the series is taken to have repeated its first season.
+        ``"auto"`` takes it from ``freq`` (24 for hours, 12 for months); integer time has none to take.
     context : str or int, optional
         History that forecasts should reach back to, such as ``"90d"`` or a number of rows; sets ``lookback`` and
         ``mem_len`` where these are ``"auto"``.

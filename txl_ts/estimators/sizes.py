@@ -90,7 +90,8 @@ def resolve_sizes(
     # Checked before they are divided by.
     checked = completed(ModelConfig(**sizes, mem_len=0))
     mem_len = _given(params, "mem_len", lambda: _mem_len(checked, context))
-    return replace(checked, mem_len=mem_len)
+    repeats = 1 < season < checked.lookback and not freq.is_uneven
+    return replace(checked, mem_len=mem_len, lookback_season=season if repeats else 0)
 
 
 def _given(params: Mapping[str, Any], name: str, auto: Any) -> Any:
