@@ -9,6 +9,7 @@ import torch
 
 from txl_ts.bench import m4, report, training_memory, transfer
 from txl_ts.config import ModelConfig
+from txl_ts.errors import ParameterError
 from txl_ts.model import TXLModel
 from txl_ts.training import adapted_weights
 
@@ -26,7 +27,8 @@ def table(series):
     pytest.importorskip("peft", reason="peft is not installed")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(m4, "load", lambda data, group: SimpleNamespace(train=series))
-        return transfer.run("", seeds=(0,), shots=(0, 80), n_known=3, n_new=2, epochs=1, sizes=SMALL, memory=False)
+        how = {"sets": ("M4 Hourly",), "n_known": 3, "n_new": 2, "epochs": 1, "sizes": SMALL}
+        return transfer.run("", seeds=(0,), shots=(0, 80), memory=False, **how)
 
 
 def test_the_table_has_every_method_where_there_are_rows_to_train_on(table):
@@ -41,8 +43,35 @@ def test_the_table_has_every_method_where_there_are_rows_to_train_on(table):
     assert report.markdown(table).startswith("# Series never met")
 
 
+def test_known_and_new_series_of_m4_are_never_the_same(monkeypatch, series):
+    monkeypatch.setattr(m4, "load", lambda data, group: SimpleNamespace(train=series))
+    known, new = transfer.SETS["M4 Hourly"]("", np.random.default_rng(3), 3, 2)
+    assert (len(known), len(new)) == (3, 2)
+    assert len({id(one) for one in [*known, *new]}) == 5
+
+
+def test_new_series_of_ett_are_stretches_of_the_other_transformer(monkeypatch):
+    n_rows = 1_000
+
+    def load(data, *, name):
+        return SimpleNamespace(values=np.arange(7.0 * n_rows).reshape(n_rows, 7) * (1 if name == "ETTh1" else -1))
+
+    monkeypatch.setattr(transfer.ett, "load", load)
+    known, new = transfer.SETS["ETT"]("", np.random.default_rng(0), 60, 5)
+    assert [y.shape for y in known] == [(n_rows,)] * 7
+    assert all(y[1] > 0 for y in known)
+    for y in new:
+        assert len(y) == 500 + transfer.N_JUDGED + 96
+        np.testing.assert_array_equal(np.diff(y), -7.0)  # one column, row after row
+
+
+def test_an_unknown_set_is_refused_with_those_that_there_are():
+    with pytest.raises(ParameterError, match=r"sets \['M5'\] are not known\. Choose among \['M4 Hourly', 'ETT'\]"):
+        transfer.run("", sets=("M5",))
+
+
 def test_the_seasonal_naive_is_the_value_of_a_day_before(series):
-    judged = transfer.long_frame(series, [1], last=80 + transfer.N_JUDGED)
+    judged = transfer.long_frame(series[1:2], last=80 + transfer.N_JUDGED)
     said = transfer._seasonal(judged)
     assert said.shape == (1, transfer.N_JUDGED - transfer.H, transfer.H)
     y = series[1]
@@ -50,11 +79,11 @@ def test_the_seasonal_naive_is_the_value_of_a_day_before(series):
         np.testing.assert_array_equal(said[0, window], y[origin - 23 : origin + 1])
     error = np.mean([np.abs(y[o + 1 : o + 25] - y[o - 23 : o + 1]).mean() for o in range(128, 176)])
     scale = np.abs(y[24:128] - y[:104]).mean()
-    assert transfer._mase_of(judged, said, series, [1]) == pytest.approx(error / scale)
+    assert transfer._mase_of(judged, said, series[1:2]) == pytest.approx(error / scale)
 
 
 def test_windows_of_a_model_stand_in_the_order_of_their_cutoffs(series):
-    judged = transfer.long_frame(series, [0, 4], last=80 + transfer.N_JUDGED)
+    judged = transfer.long_frame(series[:2], last=80 + transfer.N_JUDGED)
 
     class Echo:
         def cross_validation(self, df, **how):
@@ -62,7 +91,12 @@ def test_windows_of_a_model_stand_in_the_order_of_their_cutoffs(series):
             assert how == {"n_windows": 48, "use_fitted": True}
             import pandas as pd
 
-            rows = [(name, o + k, o, float(o)) for name in ("H1", "H5") for o in range(128, 176) for k in range(1, 25)]
+            rows = [
+                (name, o + k, o, float(o))
+                for name in ("new-000", "new-001")
+                for o in range(128, 176)
+                for k in range(1, 25)
+            ]
             return pd.DataFrame(rows, columns=["unique_id", "ds", "cutoff", "TXL"]).sort_values(["unique_id", "ds"])
 
     said = transfer._said(Echo(), judged)
@@ -70,7 +104,7 @@ def test_windows_of_a_model_stand_in_the_order_of_their_cutoffs(series):
 
 
 def test_no_row_that_judges_is_trained_on(series):
-    own = transfer.long_frame(series, [2], last=80 + transfer.N_JUDGED, but=transfer.N_JUDGED)
+    own = transfer.long_frame(series[2:3], last=80 + transfer.N_JUDGED, but=transfer.N_JUDGED)
     assert len(own) == 80
     assert own.ds.max() == 200 - transfer.N_JUDGED - 1
 

@@ -1,7 +1,7 @@
 """Series never met, with 0, 50 and 500 rows of their own: frozen weights, fine-tuning, and training from scratch.
 
-A forecaster is trained on many series of M4 Hourly. Others are held out; of each the last days judge, and only the last
-few rows before them are there: to walk, and to train on.
+A forecaster is trained on some series of a set. Others are held out; of each the last days judge, and only the last few
+rows before them are there: to walk, and to train on.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -21,9 +21,9 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from txl_ts.bench import m4, report
+from txl_ts.bench import ett, m4, report
 from txl_ts.config import ModelConfig
-from txl_ts.errors import ShortSeriesWarning
+from txl_ts.errors import ParameterError, ShortSeriesWarning
 from txl_ts.model import TXLModel
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ Floats = NDArray[np.float64]
 
 H, SEASON = 24, 24
 N_JUDGED = 72  # rows, from each of which but the last H − 1 a day is forecast
+_MORE = 4 * SEASON  # rows of a stretch that nobody may see: they only add to the scale of its errors
 SHOTS = (0, 50, 500)
 RANK = 4
 SIZES: Mapping[str, Any] = MappingProxyType(
@@ -43,6 +44,7 @@ TRAINING: Mapping[str, Any] = MappingProxyType({"learning_rate": 4e-3, "dropout"
 LARGE: Mapping[str, Any] = MappingProxyType({**SIZES, "d_model": 256, "n_layers": 4, "n_heads": 4, "d_ff": 512})
 COLUMNS = MappingProxyType(
     {
+        "set": "set",
         "model": "model",
         "rows": "rows of its own",
         "mase": "error (MASE)",
@@ -59,6 +61,7 @@ def run(
     data: str | PathLike[str],
     *,
     seeds: Sequence[int] = (0, 1, 2),
+    sets: Sequence[str] | None = None,
     shots: Sequence[int] = SHOTS,
     n_known: int = 60,
     n_new: int = 16,
@@ -73,12 +76,15 @@ def run(
     Parameters
     ----------
     data : path
-        Folder that holds ``m4_hourly/``.
+        Folder that holds ``m4_hourly/`` and ``ett/``.
     seeds : sequence of int
         Each draws weights, and which series are known and which are new.
+    sets : sequence of str, optional
+        Names in :data:`SETS`; all by default.
     shots : sequence of int
         Rows of the new series.
     n_known, n_new : int
+        Series to train on, of M4, and held-out ones.
     epochs : int
         Of the training at most, and of each fine-tuning.
     sizes : mapping
@@ -94,11 +100,22 @@ def run(
     -------
     dict
         A table of :mod:`txl_ts.bench.report`.
+
+    Raises
+    ------
+    ParameterError
+        If a set is not known.
     """
     del variants
-    series = m4.load(data, group="Hourly").train
-    how: Any = {"shots": shots, "n_known": n_known, "n_new": n_new, "epochs": epochs, "sizes": sizes}
-    runs = [one for seed in seeds for one in met(series, seed, **how)]
+    sets = tuple(SETS) if sets is None else tuple(sets)
+    if unknown := sorted(set(sets) - set(SETS)):
+        raise ParameterError(f"sets {unknown} are not known. Choose among {list(SETS)}.")
+    how: Any = {"shots": shots, "epochs": epochs, "sizes": sizes}
+    runs = []
+    for name in sets:
+        for seed in seeds:
+            known, new = SETS[name](data, np.random.default_rng(seed), n_known, n_new)
+            runs += [{"set": name, "seed": seed} | one for one in met(known, new, seed, **how)]
     table = _summaries(runs)
     if memory:
         table += _memory_rows(dict(sizes), "this model", peaks=False) + _memory_rows(dict(LARGE), "a larger model")
@@ -108,7 +125,9 @@ def run(
         "command": command or "txl-ts bench transfer --data DIR",
         "protocol": [
             f"M4 Hourly: {n_known} series to train on (at most {epochs} epochs), {n_new} others held out, both drawn "
-            f"by the seed. Of the last {N_JUDGED} rows of each held-out series every row that leaves a whole horizon "
+            f"by the seed. ETT: the seven columns of ETTh1 to train on; held out are {n_new} stretches of ETTh2, "
+            f"{max(shots) + N_JUDGED + _MORE} rows each, column and place drawn by the seed. "
+            f"Of the last {N_JUDGED} rows of each held-out series every row that leaves a whole horizon "
             f"forecasts {H} ahead, as rows come; before them each has so many rows of its own, which fill the memory "
             "and are all that there is to train on. All held-out series are tuned together, their last rows choosing "
             "the epoch where there are enough of them. Error: absolute, in mean seasonal differences of each series "
@@ -128,34 +147,52 @@ def run(
     }
 
 
+def _of_m4(
+    data: str | PathLike[str], rng: np.random.Generator, n_known: int, n_new: int
+) -> tuple[list[Floats], list[Floats]]:
+    """Draw series to train on, and others."""
+    series = m4.load(data, group="Hourly").train
+    order = rng.permutation(len(series))
+    return [series[i] for i in order[:n_known]], [series[i] for i in order[n_known : n_known + n_new]]
+
+
+def _of_ett(
+    data: str | PathLike[str], rng: np.random.Generator, n_known: int, n_new: int
+) -> tuple[list[Floats], list[Floats]]:
+    """Give one transformer's columns, and draw stretches of the other's."""
+    del n_known
+    known, new = (ett.load(data, name=name).values for name in ("ETTh1", "ETTh2"))
+    n = max(SHOTS) + N_JUDGED + _MORE
+    places = [(int(rng.integers(len(new) - n + 1)), int(rng.integers(new.shape[1]))) for _ in range(n_new)]
+    return list(known.T), [new[first : first + n, channel] for first, channel in places]
+
+
+# Series to train on and series that are new, drawn by a generator: (data, generator, how many of each).
+SETS: Mapping[str, Callable[..., tuple[list[Floats], list[Floats]]]] = MappingProxyType(
+    {"M4 Hourly": _of_m4, "ETT": _of_ett}
+)
+
+
 def met(
-    series: Sequence[Floats],
+    known: Sequence[Floats],
+    new: Sequence[Floats],
     seed: int,
     *,
     shots: Sequence[int],
-    n_known: int,
-    n_new: int,
     epochs: int,
     sizes: Mapping[str, Any],
 ) -> Iterator[dict[str, Any]]:
     """Train on some series, and judge on others everything that is said of them; gives a row per model and shots."""
     from txl_ts.estimators.forecaster import TXLForecaster
 
-    order = np.random.default_rng(seed).permutation(len(series))
-    known = long_frame(series, order[:n_known])
-    new = order[n_known : n_known + n_new]
     params: Any = {"h": H, "freq": 1, "season_length": SEASON, "quantiles": (0.5,), "random_state": seed}
     params |= {"max_epochs": epochs, **TRAINING}
     begin = time.perf_counter()
-    base = TXLForecaster(**params, **sizes).fit(known, val_size=2 * H)
+    base = TXLForecaster(**params, **sizes).fit(long_frame(known, "known"), val_size=2 * H)
     trained_s = time.perf_counter() - begin
     for n in shots:
-        judged, own = (
-            long_frame(series, new, last=n + N_JUDGED),
-            long_frame(series, new, last=n + N_JUDGED, but=N_JUDGED),
-        )
-        about = {"rows": n, "seed": seed}
-        yield about | {"model": "seasonal naive", "mase": _mase_of(judged, _seasonal(judged), series, new)}
+        judged, own = long_frame(new, last=n + N_JUDGED), long_frame(new, last=n + N_JUDGED, but=N_JUDGED)
+        yield {"rows": n, "model": "seasonal naive", "mase": _mase_of(judged, _seasonal(judged), new)}
         models: list[tuple[str, Any, float, dict[str, Any]]] = [
             ("frozen, memory alone", base, 0.0, {"file": _file(base.save), "seconds_pretraining": trained_s})
         ]
@@ -173,17 +210,16 @@ def met(
                     one = TXLForecaster(**params | {"max_epochs": n_epochs}, **width).fit(own)
                 models.append((name, one, time.perf_counter() - begin, {}))
         for name, model, seconds, told in models:
-            error = _mase_of(judged, _said(model, judged), series, new)
-            yield about | {"model": name, "mase": error, "seconds_s": seconds, **told}
+            error = _mase_of(judged, _said(model, judged), new)
+            yield {"rows": n, "model": name, "mase": error, "seconds_s": seconds, **told}
 
 
-def long_frame(series: Sequence[Floats], picked: Sequence[int] | NDArray[Any], *, last: int = 0, but: int = 0) -> Any:
+def long_frame(series: Sequence[Floats], name: str = "new", *, last: int = 0, but: int = 0) -> pd.DataFrame:
     """Lay series end to end; of each the last rows, without the very last ``but``. Stamps are numbers of rows."""
     parts = []
-    for i in picked:
-        y = series[i]
+    for i, y in enumerate(series):
         first, stop = len(y) - last if last else 0, len(y) - but
-        parts.append(pd.DataFrame({"unique_id": f"H{i + 1}", "ds": np.arange(first, stop), "y": y[first:stop]}))
+        parts.append(pd.DataFrame({"unique_id": f"{name}-{i:03}", "ds": np.arange(first, stop), "y": y[first:stop]}))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -212,11 +248,10 @@ def _seasonal(judged: pd.DataFrame) -> Floats:
     return np.array(out).reshape(-1, N_JUDGED - H, H)
 
 
-def _mase_of(judged: pd.DataFrame, said: Floats, series: Sequence[Floats], new: Sequence[int] | NDArray[Any]) -> float:
-    whole = {f"H{i + 1}": series[i] for i in new}
+def _mase_of(judged: pd.DataFrame, said: Floats, series: Sequence[Floats]) -> float:
     errors = []
-    for (name, part), forecast in zip(judged.groupby("unique_id"), said, strict=True):
-        y, before = part.y.to_numpy(np.float64), whole[str(name)][:-N_JUDGED]
+    for (_, part), forecast, whole in zip(judged.groupby("unique_id"), said, series, strict=True):
+        y, before = part.y.to_numpy(np.float64), whole[:-N_JUDGED]
         first = len(y) - N_JUDGED + 1
         truth = np.lib.stride_tricks.sliding_window_view(y[first:], H)[: N_JUDGED - H]
         errors.append(np.abs(truth - forecast).mean() / np.abs(before[SEASON:] - before[:-SEASON]).mean())
@@ -255,13 +290,13 @@ def _memory_rows(sizes: dict[str, Any], name: str, *, peaks: bool = True) -> lis
 
 
 def _summaries(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    groups: dict[tuple[int, str], list[Mapping[str, Any]]] = {}
+    groups: dict[tuple[str, int, str], list[Mapping[str, Any]]] = {}
     for one in runs:
-        groups.setdefault((one["rows"], one["model"]), []).append(one)
+        groups.setdefault((one["set"], one["rows"], one["model"]), []).append(one)
     table = []
-    for (n, model), fits in groups.items():
+    for (name, n, model), fits in groups.items():
         found = [fit["mase"] for fit in fits]
-        row = {"model": model, "rows": n, "mase": float(np.mean(found)), "n_seeds": len(fits)}
+        row = {"set": name, "model": model, "rows": n, "mase": float(np.mean(found)), "n_seeds": len(fits)}
         row |= {"spread": max(found) - min(found)} if len(found) > 1 else {}
         row |= {"seconds_s": float(np.mean([fit["seconds_s"] for fit in fits]))} if "seconds_s" in fits[0] else {}
         table.append(row | ({"file": fits[0]["file"]} if "file" in fits[0] else {}))
@@ -270,11 +305,12 @@ def _summaries(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _verdicts(table: Sequence[Mapping[str, Any]]) -> list[str]:
     notes = []
-    errors = {(row["rows"], row["model"]): row["mase"] for row in table if "mase" in row}
-    for n in dict.fromkeys(n for n, _ in errors):
-        best = min((error, model) for (of, model), error in errors.items() if of == n)
-        frozen = errors[n, "frozen, memory alone"]
-        notes.append(f"{n} rows: least error {best[0]:.3f} ({best[1]}); frozen weights {frozen:.3f}.")
+    errors = {((row["set"], row["rows"]), row["model"]): row["mase"] for row in table if "mase" in row}
+    for case in dict.fromkeys(case for case, _ in errors):
+        best = min((error, model) for (of, model), error in errors.items() if of == case)
+        frozen = errors[case, "frozen, memory alone"]
+        told = f"least error {best[0]:.3f} ({best[1]}); frozen weights {frozen:.3f}"
+        notes.append(f"{case[0]}, {case[1]} rows: {told}.")
     memory = {row["model"]: row for row in table if "memory" in row}
     for name, row in memory.items():
         if not name.endswith(", lora"):

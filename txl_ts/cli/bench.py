@@ -335,13 +335,15 @@ def transfer(
     data: Data,
     out: Out = RESULTS,
     seeds: Seeds = "0,1,2",
+    sets: Annotated[str, typer.Option(help="Data sets, of all by default.", metavar="NAME,…")] = "",
     no_memory: Annotated[
         bool, typer.Option("--no-memory", help="Leave out the bytes of a training step: they start processes.")
     ] = False,
 ) -> None:
-    """Held-out series of M4 Hourly with few rows: frozen, fine-tuned, from scratch."""
-    said = {"seeds": (seeds, "0,1,2"), "no-memory": (no_memory, False)}
-    _run("transfer", data, out, seeds=seeds, baselines_only=False, said=said, memory=not no_memory)
+    """Held-out series of M4 Hourly and ETT with few rows: frozen, fine-tuned, from scratch."""
+    said = {"seeds": (seeds, "0,1,2"), "sets": (sets, ""), "no-memory": (no_memory, False)}
+    wanted = _names(sets) if sets else None
+    _run("transfer", data, out, seeds=seeds, baselines_only=False, said=said, sets=wanted, memory=not no_memory)
 
 
 def watching(
