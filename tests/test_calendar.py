@@ -194,6 +194,21 @@ def test_the_zone_of_the_column_changes_the_calendar_and_nothing_else(tiny, acro
     assert instants[0] == instants[1]
 
 
+def test_later_rows_with_another_zone_are_read_on_the_clock_that_was_fitted(tiny, make_rows):
+    """The same instants are the same rows: hours, days and answers are those of the fitted zone."""
+    rows = make_rows(2, 200)
+    rows = rows.assign(ds=rows.ds.dt.tz_localize("Europe/Berlin", ambiguous="raise"))
+    small = {**tiny, "max_epochs": 0, "lookback": 4}
+    old = rows.groupby("unique_id").cumcount() < 150
+    answers = []
+    for zone in ("Europe/Berlin", "America/New_York"):
+        model = TXLForecaster(**small, calendar=["hour"]).fit(rows[old])
+        answers.append(model.update(rows[~old].assign(ds=rows.ds[~old].dt.tz_convert(zone))))
+        answers.append(model.predict())
+    pd.testing.assert_frame_equal(answers[0], answers[2])
+    pd.testing.assert_frame_equal(answers[1], answers[3])
+
+
 def test_a_calendar_alone_needs_no_future_frame_and_survives_the_file(tiny, make_rows, tmp_path):
     model = TXLForecaster(**{**tiny, "max_epochs": 1}, calendar=["hour"]).fit(make_rows())
     out = model.predict()

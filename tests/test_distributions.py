@@ -170,6 +170,17 @@ def test_what_is_no_count_is_refused_with_its_place(tiny, make_rows):
         TXLForecaster(distribution="negative_binomial", **tiny).fit(make_rows())
 
 
+@pytest.mark.parametrize("call", ["update", "partial_fit", "predict"])
+def test_later_rows_that_are_no_counts_are_refused_and_change_nothing(models, counts, call):
+    model = models["negative_binomial"]
+    before = model.predict()
+    later = counts.groupby("unique_id").tail(3)
+    later = later.assign(ds=later.ds + pd.Timedelta(hours=3), y=-3.5)
+    with pytest.raises(ColumnError, match="is a law of counts"):
+        model.predict(df=later) if call == "predict" else getattr(model, call)(later)
+    pd.testing.assert_frame_equal(model.predict(), before)
+
+
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [

@@ -192,3 +192,25 @@ def test_a_style_that_to_json_did_not_write_is_refused(change):
     plain = read_long(pl.DataFrame(table())).style.to_json()
     with pytest.raises(ParameterError, match=r"frame style .*Pass what FrameStyle\.to_json\(\) gave\."):
         FrameStyle.from_json({**plain, **change})
+
+
+@pytest.mark.parametrize(("narrow", "wide"), [("int8", "int64"), ("Int16", "Int64"), ("uint8", "int64")])
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+def test_names_beyond_the_integer_type_of_the_input_are_written_in_a_wider_one(library, narrow, wide):
+    if library == "polars":
+        narrow, wide = narrow.replace("i", "I").replace("u", "U"), "Int64"
+    elif library == "pyarrow":
+        narrow, wide = narrow.lower(), "int64"
+    style = FrameStyle(library, "id", "t", "y", narrow, {"polars": "Int64"}.get(library, "int64"), "integer")
+    frame = long_frame(style, ids=[7, 70_000], stamps=[1, 2], columns={})
+    column = frame["id"]
+    assert column.to_list() == [7, 70_000] if library != "pyarrow" else column.to_pylist() == [7, 70_000]
+    assert str(column.type if library == "pyarrow" else column.dtype) == wide
+    same = long_frame(style, ids=[7, 70], stamps=[1, 2], columns={})["id"]
+    assert str(same.type if library == "pyarrow" else same.dtype) == narrow
+
+
+def test_a_stamp_beyond_a_nullable_type_of_the_input_is_refused():
+    style = FrameStyle("pandas", "id", "t", "y", "int64", "Int8", "integer")
+    with pytest.raises(StampError, match="column 't' would hold 300, which does not fit int8"):
+        long_frame(style, ids=[1], stamps=[300], columns={})

@@ -7,7 +7,15 @@ import pandas as pd
 import pytest
 
 from txl_ts import TXLForecaster
-from txl_ts.errors import ColumnError, FileFormatError, ParameterError, StateError, UnusedColumnsWarning
+from txl_ts.errors import (
+    CleanedDataWarning,
+    ColumnError,
+    FileFormatError,
+    FrameError,
+    ParameterError,
+    StateError,
+    UnusedColumnsWarning,
+)
 
 HOUR = pd.Timedelta(hours=1)
 TARGETS = ["load", "flow"]
@@ -235,3 +243,77 @@ def test_a_picture_of_one_wide_series_without_ids(small, rows):
     alone = rows[rows.unique_id == "a"].drop(columns="unique_id")
     model = TXLForecaster(**{**small, "max_epochs": 0}).fit(alone, id_col=None, target_col=TARGETS)
     assert [axes.get_title(loc="left") for axes in model.plot(alone).axes] == ["load", "flow"]
+
+
+# ------------------------------------------------------------------------------------------- one target was left out
+
+
+@pytest.fixture
+def torn(small):
+    """Fitted on two targets that both follow ``warm``; then the load of "a" was left out for 20 hours."""
+    df = wide(160)
+    df["load"], df["flow"] = 10 * df.warm, 10 * df.warm
+    hour = df.groupby("unique_id").cumcount()
+    model = TXLForecaster(**{**small, "max_epochs": 0, "lookback": 4}, on_bad_series="skip")
+    model.fit(df[hour < 100], target_col=TARGETS, futr_cols=["warm"])
+    bad = df[(hour >= 100) & (hour < 120)].copy()
+    bad.loc[(bad.unique_id == "a") & (bad.ds == bad.ds.min()), "load"] = np.inf
+    with pytest.warns(CleanedDataWarning, match="1 series were skipped: 'a/load'"):
+        model.update(bad)
+    return model, df, hour
+
+
+def test_targets_of_an_id_that_end_at_different_rows_read_their_own_rows_ahead(torn):
+    model, df, hour = torn
+    futr = df[["unique_id", "ds", "warm"]]
+    wanted = model.make_future_frame()
+    first = df.ds[hour == 100].iloc[0]
+    assert wanted[wanted.unique_id == "a"].ds.tolist() == [first + HOUR * k for k in (0, 1, 2, 20, 21, 22)]
+    assert wanted[wanted.unique_id == "b"].ds.tolist() == [first + HOUR * k for k in (20, 21, 22)]
+    said = model.predict(futr_df=futr)
+    walked = model.predict(df=df[hour < 120], futr_df=futr)
+    late = said[(said.unique_id == "a") & said.flow_TXL.notna()]
+    np.testing.assert_allclose(late.flow_TXL, walked[walked.unique_id == "a"].flow_TXL, rtol=1e-4)
+    with pytest.raises(FrameError, match="lacks"):
+        model.predict(futr_df=futr[futr.ds < first + 20 * HOUR])
+
+
+def test_paths_of_targets_that_end_at_different_rows_have_the_stamps_of_their_own(torn):
+    model, df, hour = torn
+    paths = model.sample_paths(n_paths=2, futr_df=df[["unique_id", "ds", "warm"]])
+    first = df.ds[hour == 100].iloc[0]
+    for target, k in (("load", 0), ("flow", 20)):
+        mine = paths[(paths.unique_id == "a") & paths[f"{target}_TXL"].notna()]
+        assert mine.ds.tolist() == [first + HOUR * (k + step) for step in range(3)] * 2
+        assert mine.sample_id.tolist() == [0] * 3 + [1] * 3
+    assert paths[paths.unique_id == "b"].notna().all(axis=None)
+
+
+def test_an_id_whose_target_was_left_out_can_be_asked_for_and_forgotten(small, rows):
+    df = rows.copy()
+    df.loc[df.unique_id == "a", "flow"] = np.nan
+    with pytest.warns(CleanedDataWarning):
+        model = TXLForecaster(**{**small, "max_epochs": 0}, on_bad_series="skip").fit(df, target_col=TARGETS)
+    assert model.predict(ids=["a"]).load_TXL.notna().all()
+    model.forget(["a"])
+    assert model.predict().unique_id.unique().tolist() == ["b"]
+    with pytest.raises(StateError, match="a/load"):
+        model.predict(ids=["a"])
+
+
+# --------------------------------------------------------------------------------------------------------------- names
+
+
+@pytest.mark.parametrize("name", ["TXL", "TXL-lo-80", "TXL_ql0.1"])
+def test_a_target_that_is_called_like_a_forecast_is_refused(small, rows, name):
+    with pytest.raises(ParameterError, match=rf"target column '{name}' has the name of a forecast column.*Rename"):
+        TXLForecaster(**small).fit(rows.rename(columns={"load": name}), target_col=name)
+    with pytest.raises(ParameterError, match=f"target column 'flow_{name}'"):
+        TXLForecaster(**small).fit(rows.rename(columns={"load": f"flow_{name}"}), target_col=["flow", f"flow_{name}"])
+
+
+def test_an_id_and_target_that_read_like_others_are_refused(small, rows):
+    df = rows.assign(unique_id="plant/b").drop_duplicates(["unique_id", "ds"])
+    df = df.rename(columns={"load": "c", "flow": "b/c"})
+    with pytest.raises(ParameterError, match=r"id 'plant/b' with target 'c' has the name of another.*'plant/b/c'"):
+        TXLForecaster(**small).fit(df, target_col=["c", "b/c"])

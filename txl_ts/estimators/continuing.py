@@ -15,7 +15,6 @@ from txl_ts.config import ModelConfig, check_integer
 from txl_ts.errors import ParameterError
 from txl_ts.estimators.backtest import backtest, cutoff_range, metrics_of
 from txl_ts.estimators.epochs import Epochs
-from txl_ts.estimators.fitting import refuse_no_counts
 from txl_ts.estimators.fleet import Fleet
 from txl_ts.estimators.reading import ReadsFrames
 from txl_ts.estimators.sizes import resolve_season
@@ -89,8 +88,6 @@ class Continues(ReadsFrames):
         settings = replace(self._settings(), max_epochs=epochs)
         panel = self._read_more(df, static_df, continues=True)
         self._fleet.refuse_old_rows(panel, call="partial_fit")
-        if self.config_.distribution == "negative_binomial":
-            refuse_no_counts(panel)
         before = self._fleet.take_for(panel, self._model)
         rows = self._rows_to_train(panel, self.config_, val_size=None)
         model = _trained(self._model, self._beside_kept(rows), settings)

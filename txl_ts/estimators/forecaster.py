@@ -462,9 +462,13 @@ class TXLForecaster(Updates, KeptMemories, Windows, Exports, Tunes, Continues):
             panel = self._read_rows(df)
             fleet = Fleet.at_end_of(panel, self._model)
             style = panel.style
-        rows, _ = self._rows_ahead(self._taken(fleet, ids), n_ahead, style)
-        lanes = np.repeat(np.arange(len(rows.ids)), n_ahead)
-        return long_frame(style, ids=(rows.ids, lanes), stamps=rows.stamps().ravel(), columns={})
+        turns = [rows for rows, _, _ in self._rows_ahead(self._taken(fleet, ids), n_ahead, style)]
+        names = turns[0].ids  # of all ids; what else there is are other rows of some of them
+        place = {name: i for i, name in enumerate(names)}
+        lanes = np.array([place[name] for rows in turns for name in rows.ids], np.int64).repeat(n_ahead)
+        stamps = np.concatenate([rows.stamps().ravel() for rows in turns])
+        lanes, stamps = np.unique(np.stack([lanes, stamps]), axis=1) if len(turns) > 1 else (lanes, stamps)
+        return long_frame(style, ids=(names, lanes), stamps=stamps, columns={})
 
     def cross_validation(
         self,

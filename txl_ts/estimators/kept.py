@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -19,7 +20,7 @@ from txl_ts.estimators.epochs import Epochs
 from txl_ts.estimators.fleet import Fleet
 from txl_ts.estimators.pictures import draw_forecast
 from txl_ts.estimators.reading import ReadsFrames
-from txl_ts.frames import Panel, long_frame, split_name
+from txl_ts.frames import Panel, base_ids, long_frame, split_name
 from txl_ts.training import Reservoir
 from txl_ts.walk import Pace
 
@@ -352,17 +353,26 @@ class KeptMemories(ReadsFrames):
     def _path_frame(self, fleet: Fleet, paths: NDArray[np.float32]) -> Any:
         """Lay paths (n_series, n_paths, h, C) out by id, path and time, with a column per target."""
         n_paths, steps, n_channels = paths.shape[1:]
-        rows, where = self._rows_ahead(fleet, steps, self._style)
-        order = np.array(sorted(range(len(rows.ids)), key=rows.ids.__getitem__), np.int64)
-        number = np.broadcast_to(np.arange(n_paths)[:, None], (len(order), n_paths, steps))
-        columns: dict[str, NDArray[Any]] = {"sample_id": number.ravel()}
-        named = self._name_targets
-        target = np.array([split_name(name, named)[1] if named else 0 for name in fleet.ids])
+        named, names = self._name_targets, base_ids(fleet.ids, self._name_targets, self._style)
+        distinct = sorted(set(names))
+        rank = {name: i for i, name in enumerate(distinct)}
+        # A row for each id and time that any of its targets has: one may have been left out for a while.
+        base = np.array([rank[name] for name in names], np.int64).repeat(steps)
+        stamps = fleet.ahead(steps, freq=self._freq, style=self._style).stamps().ravel()
+        rows, row = np.unique(np.stack([base, stamps], axis=1), axis=0, return_inverse=True)
+        row, cuts = row.reshape(len(fleet), steps), np.searchsorted(rows[:, 0], np.arange(len(distinct) + 1))
+
+        def laid_out(values: NDArray[Any]) -> NDArray[Any]:
+            """Order (rows, n_paths) by id, path and time."""
+            whole = np.broadcast_to(values, (len(rows), n_paths))
+            return np.concatenate([whole[:0].ravel(), *(whole[a:b].T.ravel() for a, b in itertools.pairwise(cuts))])
+
+        columns: dict[str, NDArray[Any]] = {"sample_id": laid_out(np.arange(n_paths))}
+        target = np.array([split_name(name, named)[1] if named else 0 for name in fleet.ids], np.int64)
         for i, prefix in enumerate([f"{name}_" for name in self._targets] or [""]):
-            spread = np.full((len(order), n_paths, steps), np.nan, np.float32)
+            spread = np.full((len(rows), n_paths), np.nan, np.float32)
             mine, channel = (target == i, 0) if n_channels == 1 else (target == 0, i)
-            spread[where[mine]] = paths[mine, ..., channel]
-            columns[f"{prefix}TXL"] = spread[order].ravel()
-        stamps = np.broadcast_to(rows.stamps()[order][:, None], number.shape).ravel()
-        ids = (rows.ids, order.repeat(n_paths * steps))
+            spread[row[mine]] = paths[mine, ..., channel].swapaxes(1, 2)
+            columns[f"{prefix}TXL"] = laid_out(spread)
+        ids, stamps = (distinct, laid_out(rows[:, :1])), laid_out(rows[:, 1:])
         return long_frame(self._style, ids=ids, stamps=stamps, columns=columns, sort=False)

@@ -13,6 +13,7 @@ from sklearn.base import BaseEstimator
 
 from txl_ts.config import ModelConfig, check_choice
 from txl_ts.errors import CleanedDataWarning, ColumnError, ParameterError, StampError
+from txl_ts.estimators.fitting import refuse_no_counts
 from txl_ts.estimators.fleet import Fleet
 from txl_ts.estimators.sizes import resolve_season, resolve_sizes
 from txl_ts.frames import (
@@ -31,6 +32,7 @@ from txl_ts.frames import (
     read_asked,
     read_long,
     read_wide,
+    refuse_forecast_names,
     with_calendar,
     with_gaps,
     with_static,
@@ -82,12 +84,15 @@ class ReadsFrames(BaseEstimator):
         """Check the lists of columns of a call, and learn the categories of its frames."""
         targets = check_targets(names["target_col"]) or (names["target_col"],)
         check_column_names(**names | {"target_col": targets[0]})
+        refuse_forecast_names(targets)
         roles = Roles.named(taken=[names["id_col"], names["time_col"], *targets], **columns)
         return with_vocabulary(roles, df=df, static_df=static_df)
 
     def _read_more(self, df: Any, static_df: Any = None, *, continues: bool, gap: int | None = None) -> Panel:
         """Read rows with all columns that were fitted."""
         panel = self._read_rows(df, continues=continues, beside=self._roles, gap=gap)
+        if self.config_.distribution == "negative_binomial":
+            refuse_no_counts(panel)
         known = dict(zip(base_ids(self._fleet.ids, self._name_targets, self._style), self._fleet.static, strict=True))
         return self._completed(panel, self._roles, static_df, known=known)
 
@@ -101,6 +106,7 @@ class ReadsFrames(BaseEstimator):
             self._freq,
             gap=self._gap(self.config_) if gap is None else gap,
             origins=self._fleet.known_origins() if continues else None,
+            zone=style.zone,
             id_col=style.id_col,
             time_col=style.time_col,
             target_col=list(self._targets) or style.target_col,
@@ -126,6 +132,7 @@ class ReadsFrames(BaseEstimator):
         gap: int | None,
         origins: Any = None,
         beside: Roles | None = None,
+        zone: str | None = None,
         warn_unused: bool = False,
         **columns: Any,
     ) -> Panel:
@@ -146,6 +153,7 @@ class ReadsFrames(BaseEstimator):
             on_bad_series=self.on_bad_series,
             origins=origins,
             beside=beside,
+            zone=zone,
             warn_unused=warn_unused,
             warn_cleaned=False,
         )
@@ -187,8 +195,11 @@ class ReadsFrames(BaseEstimator):
         self, fleet: Fleet, n: int, style: FrameStyle, futr_df: Any, *, on_missing: str
     ) -> NDArray[np.float32]:
         """Read what is known of the next ``n`` rows of each series, (n_series, n, n_futr)."""
-        rows, lane = self._rows_ahead(fleet, n, style)
-        return self._read_ahead(rows, futr_df, on_missing=on_missing)[lane]
+        parts = []
+        for rows, lanes, where in self._rows_ahead(fleet, n, style):
+            parts.append((lanes, self._read_ahead(rows, futr_df, on_missing=on_missing)[where]))
+        order = np.concatenate([lanes for lanes, _ in parts])
+        return np.concatenate([known for _, known in parts])[order.argsort()]
 
     def _read_ahead(self, rows: Ahead, futr_df: Any, *, on_missing: str) -> NDArray[np.float32]:
         check_choice("on_missing", on_missing, ("raise", "mask"))
@@ -203,15 +214,28 @@ class ReadsFrames(BaseEstimator):
         assert rows.asked is not None
         return fleet.take(rows.ids), rows.asked, self._read_ahead(rows, futr_df, on_missing=on_missing)
 
-    def _rows_ahead(self, fleet: Fleet, n: int, style: FrameStyle) -> tuple[Ahead, NDArray[np.int64]]:
-        """Rows ahead of each id of the frame, and the position of each series' id among them."""
+    def _rows_ahead(
+        self, fleet: Fleet, n: int, style: FrameStyle
+    ) -> list[tuple[Ahead, NDArray[np.int64], NDArray[np.int64]]]:
+        """Rows ahead of the ids of the frame; series whose they are, and the position of each one's id among them.
+
+        Once for all series; targets of one id that end at different rows, since one was left out, take turns.
+        """
         names = base_ids(fleet.ids, self._name_targets, style)
-        first = {name: lane for lane, name in reversed(list(enumerate(names)))}
-        distinct = list(dict.fromkeys(names))
-        lanes = np.array([first[name] for name in distinct], np.int64)
-        where = {name: i for i, name in enumerate(distinct)}
-        rows = Ahead(tuple(distinct), fleet.origins[lanes], fleet.last[lanes], n, self._freq, style)
-        return rows, np.array([where[name] for name in names], np.int64)
+        ends = list(zip(fleet.origins.tolist(), fleet.last.tolist(), strict=True))
+        turns: list[tuple[Ahead, NDArray[np.int64], NDArray[np.int64]]] = []
+        rest = list(range(len(fleet)))
+        while rest or not turns:
+            first: dict[str | int, int] = {}
+            for lane in rest:
+                first.setdefault(names[lane], lane)
+            lanes = np.array([lane for lane in rest if ends[lane] == ends[first[names[lane]]]], np.int64)
+            where = {name: i for i, name in enumerate(first)}
+            chosen = np.array(list(first.values()), np.int64)
+            rows = Ahead(tuple(first), fleet.origins[chosen], fleet.last[chosen], n, self._freq, style)
+            turns.append((rows, lanes, np.array([where[names[lane]] for lane in lanes], np.int64)))
+            rest = [lane for lane in rest if ends[lane] != ends[first[names[lane]]]]
+        return turns
 
     def _refuse_unknown(self, call: str, *, n_fed: int) -> None:
         """Raise where a forecast would feed itself rows whose columns nobody knows."""
@@ -229,8 +253,12 @@ class ReadsFrames(BaseEstimator):
         """Names of the series of some ids of the frame: one, or one per target."""
         if isinstance(ids, str | int):
             raise ParameterError(f"ids={ids!r} must be a list, such as ids=[{ids!r}].")
-        targets = self._name_targets
-        return [f"{name}/{target}" for name in ids for target in targets] if targets else list(ids)
+        targets, known = self._name_targets, set(self._fleet.ids)
+        if not targets:
+            return list(ids)
+        lanes = {name: [f"{name}/{target}" for target in targets] for name in ids}
+        # A target that was left out has no series; an id without any is not known at all, under every name.
+        return [lane for some in lanes.values() for lane in [one for one in some if one in known] or some]
 
     def _mixes(self, targets: Sequence[str]) -> bool:
         """Whether the targets of an id are channels of one series."""

@@ -16,7 +16,7 @@ from txl_ts.errors import FileFormatError, ParameterError, StateError
 from txl_ts.estimators.bands import Calibration
 from txl_ts.estimators.epochs import Epochs
 from txl_ts.estimators.files import digest_of
-from txl_ts.estimators.fitting import Fitted, refuse_no_counts
+from txl_ts.estimators.fitting import Fitted
 from txl_ts.estimators.fleet import Fleet
 from txl_ts.estimators.reading import ReadsFrames
 from txl_ts.estimators.sizes import resolve_season
@@ -142,8 +142,6 @@ class Tunes(ReadsFrames):
             self._settings(val_size=val_size), **{name: value for name, value in given.items() if value is not None}
         )
         panel = self._read_more(df, static_df, continues=False)
-        if self.config_.distribution == "negative_binomial":
-            refuse_no_counts(panel)
         before, season = self._model, resolve_season(self.season_length, freq=panel.freq)
         how: Any = {"method": method, "rank": rank, "season": season, "val_size": val_size}
         tuned, trainer = _tuned(before, panel, settings, **how)

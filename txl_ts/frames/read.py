@@ -54,6 +54,7 @@ def read_long(
     warn_unused: bool = True,
     warn_cleaned: bool = True,
     needs_values: bool = True,
+    zone: str | None = None,
 ) -> Panel:
     """Read a long frame: one row per series and time, in any order.
 
@@ -92,6 +93,9 @@ def read_long(
         Whether moved, merged and skipped rows give a CleanedDataWarning.
     needs_values : bool
         Whether a series that is not known needs any value at all.
+    zone : str, optional
+        Zone whose wall clock the grid and the calendar follow, instead of that of the time column; a column without a
+        zone has none all the same.
 
     Returns
     -------
@@ -132,7 +136,8 @@ def read_long(
     roles = roles if id_col is None else [("id column", id_col), *roles]
     check_roles(wrapped, roles + (beside.asked() if beside else []), warn_unused=warn_unused)
     ids, codes = _read_ids(wrapped, id_col)
-    ticks, unit, zone = read_ticks(wrapped, time_col)
+    ticks, unit, own_zone = read_ticks(wrapped, time_col)
+    zone = own_zone if own_zone is None or zone is None else zone
     style = _read_style(wrapped, id_col, time_col, target_col, unit, zone)
     rows = Rows.sorted(codes, to_native(ticks, unit, time_col), read_target(wrapped, target_col))
     sieve = Sieve(rows, ids, style, skip=on_bad_series == "skip")

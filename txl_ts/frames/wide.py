@@ -50,6 +50,17 @@ def check_targets(target_col: Any) -> tuple[str, ...]:
     return targets
 
 
+def refuse_forecast_names(targets: Sequence[str]) -> None:
+    """Raise ParameterError if a target is called what a forecast would be called: one would overwrite the other."""
+    prefixes = [f"{target}_{NAME}" for target in targets] if len(targets) > 1 else [NAME]
+    for prefix in prefixes:
+        if taken := [name for name in targets if name == prefix or name.startswith((f"{prefix}-", f"{prefix}_"))]:
+            raise ParameterError(
+                f"target column {taken[0]!r} has the name of a forecast column ({prefix}, {prefix}-lo-80, …). "
+                "Rename it."
+            )
+
+
 def read_wide(
     frame: object,
     *,
@@ -258,10 +269,12 @@ def _stacked(panels: list[Panel], targets: tuple[str, ...]) -> Panel:
         key=lambda entry: (entry[0], entry[1]),
     )
     ids = tuple(f"{name}/{targets[i]}" for name, i, _ in order)
-    if len(set(ids)) < len(ids):
-        raise ParameterError(
-            f"ids and targets {list(targets)} give the same names, such as {ids[0]!r}. Rename a target."
-        )
+    for name, (base, i, _) in zip(ids, order, strict=True):
+        if split_name(name, targets) != (str(base), i):
+            raise ParameterError(
+                f"id {base!r} with target {targets[i]!r} has the name of another id and target, {name!r} (targets: "
+                f"{list(targets)}). Rename a target."
+            )
     series, starts, lengths, values, source, hist, futr = [], [], [], [], [], [], []
     for position, (_, i, at) in enumerate(order):
         panel = panels[i]

@@ -1,6 +1,8 @@
 """Frames of the kind that came in."""
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -87,8 +89,20 @@ def _build(
     ticks: Mapping[str, IntArray],
     values: Mapping[str, npt.NDArray[Any]],
 ) -> Any:
+    style = replace(style, id_type=_wide_enough(style.id_type, names))
     build = {"pandas": _pandas_frame, "polars": _polars_frame, "pyarrow": _pyarrow_frame}[style.implementation]
     return build(style, names, index, ticks, values)
+
+
+def _wide_enough(id_type: str, names: list[SeriesId]) -> str:
+    """Spell an integer type of 64 bits where the names of new series do not fit that of the old ones."""
+    found = re.fullmatch(r"([Uu]?)([Ii])nt(8|16|32)(.*)", id_type)
+    if found is None or not names or not all(isinstance(name, int) for name in names):
+        return id_type
+    limits = np.iinfo(f"{found[1].lower()}int{found[3]}")
+    if limits.min <= min(names) and max(names) <= limits.max:  # type: ignore[operator]
+        return id_type
+    return f"{found[2]}nt64{found[4]}"
 
 
 def _table(ids: Ids) -> tuple[list[SeriesId], IntArray]:
@@ -184,14 +198,8 @@ def _pandas_stamps(style: FrameStyle, ticks: IntArray, name: str) -> Any:
     import pandas as pd
 
     if style.unit == "integer":
-        numbers = pd.Series(ticks)
-        typed = numbers.astype(style.time_type)  # type: ignore[call-overload]
-        if not (typed == numbers).all():
-            raise StampError(
-                f"column {name!r} would hold {int(ticks.max())}, which does not fit {style.time_type}. "
-                "Cast the time column of the input to a wider type, such as int64."
-            )
-        return typed
+        narrow = _in_type_of(ticks, style.time_type.lower().removesuffix("[pyarrow]"), name)
+        return pd.Series(narrow).astype(style.time_type)  # type: ignore[call-overload]
     moments = ticks.view(f"datetime64[{style.unit}]")
     if style.time_type == "object":
         return pd.Series(list(moments.astype(object)), dtype=object)
