@@ -544,6 +544,19 @@ def half_hours(*numbers):
 # ----------------------------------------------------------------------------------------------------------- warnings
 
 
+def test_levels_whose_changes_float32_rounds_away_are_counted_and_said():
+    t = pd.date_range("2024-01-01", periods=50, freq="h")
+    wave = np.sin(np.arange(50))
+    names = {"meter": 1e8 + wave, "pressure": 101_325 + 10 * wave, "constant": np.full(50, 1e8 + 0.3), "whole": 1e6}
+    df = pd.concat([pd.DataFrame({"unique_id": name, "ds": t, "y": y}) for name, y in names.items()])
+    with pytest.warns(CleanedDataWarning, match="1 series has a level so far above the changes that float32"):
+        panel = read_long(df)
+    assert panel.report.n_coarse == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert read_long(df[df.unique_id != "meter"]).report.n_coarse == 0
+
+
 def test_columns_without_a_role_are_named_once(frame):
     native = frame({**long({"a": [(0, 1.0), (1, 2.0)]}), "price": [1, 2], "site": ["x", "y"]})
     with pytest.warns(

@@ -37,6 +37,8 @@ class CleaningReport:
         Rows of the frame whose target is missing.
     n_skipped : int
         Series that were left out (``on_bad_series="skip"``).
+    n_coarse : int
+        Series whose level is so far above their changes that float32 rounds a part of these away.
     grid : str
         The grid in words, such as ``"5-minute"``.
     """
@@ -48,6 +50,7 @@ class CleaningReport:
     n_cut: int = 0
     n_missing: int = 0
     n_skipped: int = 0
+    n_coarse: int = 0
     grid: str = ""
 
     def changes(self) -> list[str]:
@@ -67,6 +70,11 @@ class CleaningReport:
             ),
             (self.n_missing, f"{counted(self.n_missing, 'row has', 'rows have')} no value."),
             (self.n_skipped, f"{counted(self.n_skipped, 'series was', 'series were')} skipped."),
+            (
+                self.n_coarse,
+                f"{counted(self.n_coarse, 'series has', 'series have')} a level so far above the changes that float32 "
+                "(7 digits) rounds a part of these away; subtract a level from the column.",
+            ),
         )
         return [sentence for happened, sentence in told if happened]
 

@@ -383,6 +383,9 @@ def _start_at_zero(
 
 # ----------------------------------------------------------------------------------------------------------------- pack
 
+# Rounding errors of more than this part of a deviation are said.
+_COARSE = 0.03
+
 
 @dataclass(frozen=True)
 class _Pieces:
@@ -422,6 +425,7 @@ def _pack(
         n_cut=pieces.n_cut,
         n_missing=n_missing,
         n_skipped=len(sieve.skipped),
+        n_coarse=_count_coarse(codes, values, len(sieve.ids)),
         grid=freq.grid_name,
     )
     return Panel(
@@ -438,6 +442,20 @@ def _pack(
         source=source,
         row_stamps=rows.stamps if freq.is_uneven else None,
     )
+
+
+def _count_coarse(codes: IntArray, values: npt.NDArray[np.floating[Any]], n_series: int) -> int:
+    """Count series of which float32 keeps less than the changes are worth: errors beyond 3 % of the deviation."""
+    there = np.isfinite(values)
+    codes, values = codes[there], values[there].astype(np.float64)
+    rounding = np.bincount(codes, np.square(values - values.astype(np.float32)), minlength=n_series)
+    if not rounding.any():
+        return 0
+    n = np.maximum(np.bincount(codes, minlength=n_series), 1)
+    mean = np.bincount(codes, values, minlength=n_series) / n
+    squares = np.bincount(codes, np.square(values - mean[codes]), minlength=n_series)
+    changes = squares > n * np.square(1e-12 * mean)  # a constant has none, to the digits of float64
+    return int((changes & (rounding > _COARSE**2 * squares)).sum())
 
 
 def _first_of_each(rows: Rows) -> IntArray:

@@ -234,7 +234,8 @@ def _side_by_side(panels: list[Panel], targets: tuple[str, ...], *, known: Mappi
     if len(empty) == first.n_series:
         raise FrameError(f"all {len(skipped)} series were skipped: none has a value in {list(targets)}.")
     out = _without(replace(first, values=values, targets=targets), set(empty))
-    report = replace(first.report, n_skipped=len(skipped), n_missing=int(np.isnan(out.values).all(axis=1).sum()))
+    n_missing, n_coarse = int(np.isnan(out.values).all(axis=1).sum()), sum(panel.report.n_coarse for panel in panels)
+    report = replace(first.report, n_skipped=len(skipped), n_missing=n_missing, n_coarse=n_coarse)
     return replace(out, skipped=tuple(skipped.items()), report=report)
 
 
@@ -302,7 +303,7 @@ def _stacked(panels: list[Panel], targets: tuple[str, ...]) -> Panel:
         offsets=np.concatenate([[0], np.cumsum(np.array(lengths, np.int64))]),
         values=np.concatenate(values),
         skipped=tuple(skipped),
-        report=replace(first.report, n_skipped=len(skipped)),
+        report=replace(first.report, n_skipped=len(skipped), n_coarse=sum(panel.report.n_coarse for panel in panels)),
         source=np.concatenate(source) if source else None,
         covariates=covariates,
         targets=targets,
