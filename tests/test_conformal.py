@@ -1,5 +1,7 @@
 """Conformal bands against plain counting, and the adaptive levels against the paper's recursion written out."""
 
+import copy
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -170,6 +172,22 @@ def test_adaptive_levels_move_with_update_in_any_split_as_the_bench_moves_them(t
     assert (a.levels != start.adaptive.levels).any(axis=(1, 2)).all()
     assert (start.adaptive.levels == start.table.levels()).all()  # update made a new one
     pd.testing.assert_frame_equal(model.predict(), other.predict(), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("at", [3, 5, 7])
+def test_adaptive_levels_are_the_same_wherever_a_gap_is_cut_into_calls(tiny, make_rows, news, at):
+    """Missing rows between two calls are forecast from and judged, as missing rows within one are."""
+    place = news.groupby("unique_id").cumcount()
+    gap, early = place.isin([5, 6]), place < at
+    model = TXLForecaster(**{**tiny, "max_epochs": 0}).fit(make_rows(n_series=4, n_rows=150), val_size=60)
+    whole = model.calibrate(adaptive=True, rate=0.1)
+    cut = copy.deepcopy(whole)
+    whole.update(news[~gap])
+    cut.update(news[~gap & early])
+    cut.update(news[~gap & ~early])
+    a, b = whole.calibration_.adaptive, cut.calibration_.adaptive
+    np.testing.assert_allclose(a.levels, b.levels, atol=1e-6)
+    np.testing.assert_array_equal(a.origins, b.origins)
 
 
 @pytest.mark.parametrize("adaptive", [False, True])

@@ -73,11 +73,12 @@ class Calibration:
         ids = (*self.ids, *new)
         grown = self.adaptive.joined(Adaptive.fresh(self.table, n=len(new), rate=self.adaptive.rate))
         where = {name: i for i, name in enumerate(ids)}
-        lanes = np.array([where[name] for name in panel.ids], np.int64)
-        series, ordinals = panel.row_series(), panel.row_ordinals()
-        for s, ordinal, y in zip(series.tolist(), ordinals.tolist(), panel.values.tolist(), strict=True):
-            lane = int(lanes[s])
-            grown.judge(lane, ordinal=ordinal, y=y, quantiles=self.table.quantiles)
+        keys = zip(panel.row_series().tolist(), panel.row_ordinals().tolist(), strict=True)
+        came = dict(zip(keys, panel.values.tolist(), strict=True))
+        # Missing rows between two calls are none of the panel's, and were forecast from all the same.
+        for s, ordinal in sorted(came.keys() | watch.forecasts.keys()):
+            lane = where[panel.ids[s]]
+            grown.judge(lane, ordinal=ordinal, y=came.get((s, ordinal), np.nan), quantiles=self.table.quantiles)
             if (forecast := watch.forecasts.get((s, ordinal))) is not None:
                 grown.issue(lane, ordinal=ordinal, forecast=forecast, table=self.table, floor=self.floor)
         return Calibration(self.table, self.floor, ids, grown)
