@@ -8,7 +8,7 @@ import pytest
 from sklearn.metrics import mean_absolute_error, mean_pinball_loss, mean_squared_error
 
 from txl_ts import TXLForecaster
-from txl_ts.errors import ParameterError
+from txl_ts.errors import ColumnError, ParameterError, StampError
 
 VALUES = ["TXL", "TXL_ql0.1", "TXL_ql0.8"]
 KEYS = ["unique_id", "ds", "cutoff"]
@@ -228,6 +228,54 @@ def test_update_and_load_do_not_move_the_fitted_end(forecaster, later, rows, tmp
         pd.testing.assert_frame_equal(model.cross_validation(later, n_windows=5, use_fitted=True), before)
         with pytest.raises(ParameterError, match="lies before"):
             model.cross_validation(rows, n_windows=1, use_fitted=True)
+
+
+def pretrained(model, rows, path):
+    model.save(path)
+    return TXLForecaster.from_pretrained(path)
+
+
+def tuned_on_others(model, rows, path):
+    return model.fine_tune(rows.assign(unique_id="new" + rows.unique_id), max_epochs=0, val_size=12)
+
+
+def tuned_on_earlier_rows(model, rows, path):
+    return model.fine_tune(rows[rows.groupby("unique_id").cumcount() < 60], max_epochs=0, val_size=12)
+
+
+def forgotten(model, rows, path):
+    model.forget(["T1", "T2", "T3"])
+    model.save(path)
+    return TXLForecaster.load(path)
+
+
+@pytest.mark.parametrize("moved", [pretrained, tuned_on_others, tuned_on_earlier_rows, forgotten])
+def test_weights_know_the_rows_that_they_have_seen_whichever_series_are_kept(forecaster, rows, tmp_path, moved):
+    model = moved(forecaster, rows, tmp_path / "a.txl")
+    with pytest.raises(ParameterError, match=r"for 3 series, such as \['T1', 'T2', 'T3'\].*seen its answers"):
+        model.cross_validation(rows, n_windows=1, use_fitted=True)
+    for judges in (model.calibrate, model.sweep_memory):
+        with pytest.raises(ParameterError, match=r"has room for 0\. Hold out more rows"):
+            judges(rows)
+    with pytest.raises(ParameterError, match="that was not trained on"):
+        model.effective_context(rows)
+
+
+def test_rows_whose_names_or_zone_are_of_another_kind_judge_nothing(linear, rows):
+    """Their ends would not be found, and a backtest would see its answers."""
+    rows = rows.assign(unique_id=rows.unique_id.str[1:], ds=rows.ds.dt.tz_localize("Europe/Berlin", ambiguous=True))
+    model = TXLForecaster(**linear).fit(rows)
+    whole = rows.assign(unique_id=rows.unique_id.astype(int))
+    naive = rows.assign(ds=rows.ds.dt.tz_localize(None))
+    for wrong, error, text in (
+        (whole, ColumnError, "was fitted with str names and now holds int, such as 1"),
+        (naive, StampError, "was fitted with zone Europe/Berlin and now comes without a zone"),
+    ):
+        with pytest.raises(error, match=text):
+            model.cross_validation(wrong, n_windows=1, use_fitted=True)
+        for judges in (model.calibrate, model.sweep_memory, model.effective_context):
+            with pytest.raises(error, match=text):
+                judges(wrong)
 
 
 def test_series_that_were_never_fitted_may_be_walked_from_their_beginning(fitted, rows):

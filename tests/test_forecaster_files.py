@@ -321,6 +321,8 @@ CRAFTED = {
     "origins that are fractions": (put("p", "origins", [0.5, 0.5, 0.5]), "."),
     "origins beyond int64": (put("p", "origins", [2**70, 0, 0]), "."),
     "fewer fitted ends than series": (put("p", "fitted_end", [0]), "."),
+    "a fitted end of a forgotten series as text": (put("p", "fitted_gone", {"ids": ["x"], "ends": ["x"]}), "."),
+    "more forgotten series than fitted ends": (put("p", "fitted_gone", {"ids": ["x", "y"], "ends": [0]}), "."),
     "unknown freq": (put("c", "freq", "fortnight"), "."),
     "style of no library": (put("c", "style", "implementation", "os"), "."),
     "history without losses": (put("c", "history", {}), None),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from txl_ts.effective_context import (
 )
 from txl_ts.errors import ParameterError
 from txl_ts.estimators.bands import last_known_ordinals
+from txl_ts.estimators.fleet import SeriesId
 from txl_ts.frames import Panel, run_of
 from txl_ts.plots import plot_context
 
@@ -164,6 +165,11 @@ def measure_context(
 def held_out_ends(panel: Panel, ends: dict[Any, int], *, val_size: int | None) -> NDArray[np.int64]:
     """Grid ordinal of the last row of each series that was trained on."""
     return panel.last_ordinals() - val_size if val_size is not None else last_known_ordinals(panel, ends)
+
+
+def later_ends(known: Mapping[SeriesId, int], more: Mapping[SeriesId, int]) -> dict[SeriesId, int]:
+    """Last stamps that were trained on, of two trainings one after the other."""
+    return {**known, **{name: max(end, known.get(name, end)) for name, end in more.items()}}
 
 
 def _run(panel: Panel, piece: int, begin: int, last: int, n: int, *, h: int) -> Run:

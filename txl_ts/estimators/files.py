@@ -70,7 +70,11 @@ def save_forecaster(path: str | PathLike[str], model: TXLForecaster) -> None:
     config |= {"targets": list(model._targets)} if model._targets else {}
     state = to_arrays(fleet.state) | {"forecast": fleet.forecast, "linear_spread": model.linear_fit_.spread.numpy()}
     state |= {"static": fleet.static} if fleet.static.shape[1] else {}
-    positions = _positions(fleet) | {"fitted_end": [model._fitted_end.get(name) for name in fleet.ids]}
+    ends = model._fitted_end
+    positions = _positions(fleet) | {"fitted_end": [ends.get(name) for name in fleet.ids]}
+    here = set(fleet.ids)
+    if gone := {name: end for name, end in ends.items() if name not in here}:
+        positions["fitted_gone"] = {"ids": list(gone), "ends": list(gone.values())}
     if (calibration := model.calibration_) is not None:
         table, adaptive = calibration.table, calibration.adaptive
         rate, floor = None if adaptive is None else adaptive.rate, 0 if calibration.floor == 0 else None
@@ -109,8 +113,8 @@ def load_forecaster(path: str | PathLike[str], cls: type[_F]) -> _F:
             static=arrays.get("static", np.zeros((len(ids), 0), np.float32)),
         )
         out._roles = _roles(config, model.config)
-        out._targets = _targets(config, ids, is_mixed=model.config.n_channels > 1)
-        out._fitted_end = {name: end for name, end in zip(ids, positions["fitted_end"], strict=True) if end is not None}
+        out._fitted_end = _fitted_ends(ids, positions)
+        out._targets = _targets(config, (*ids, *out._fitted_end), is_mixed=model.config.n_channels > 1)
         out._style, out._freq = FrameStyle.from_json(config["style"]), parse_freq(config["freq"])
         out.config_ = model.config
         out.history_ = history_from_json(config["history"], may_lack=False)
@@ -336,6 +340,16 @@ def _roles(config: dict[str, Any], sizes: ModelConfig) -> Roles:
     if kinds != (sizes.hist_kinds, sizes.futr_kinds, sizes.static_kinds):
         raise ValueError("the columns beside the target are not those of the model")
     return roles
+
+
+def _fitted_ends(ids: tuple[str | int, ...], positions: dict[str, Any]) -> dict[str | int, int]:
+    """Give the last stamp that was trained on of each series, of those that were forgotten too."""
+    gone = positions.get("fitted_gone", {"ids": [], "ends": []})
+    told = [*zip(ids, positions["fitted_end"], strict=True), *zip(gone["ids"], gone["ends"], strict=True)]
+    ends = {name: end for name, end in told if end is not None}
+    if any(type(name) not in (str, int) or type(end) is not int for name, end in ends.items()):
+        raise ValueError("fitted ends need a name and an integer each")
+    return ends
 
 
 def _targets(config: dict[str, Any], ids: tuple[str | int, ...], *, is_mixed: bool) -> tuple[str, ...]:

@@ -545,7 +545,7 @@ class TXLForecaster(Updates, KeptMemories, Windows, Exports, Tunes, Continues):
                 raise ParameterError(
                     "with use_fitted=True the columns are those of fit: leave the lists of columns out."
                 )
-            panel, steps = self._read_more(df, static_df, continues=False), self._steps(h)
+            panel, steps = self._read_judging(df, static_df), self._steps(h)
             roles = self._roles
         else:
             self._settings(val_size=val_size)

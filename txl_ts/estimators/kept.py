@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 class KeptMemories(ReadsFrames):
     """Part of :class:`TXLForecaster`: methods that read, calibrate or drop the memories that it keeps."""
 
-    _fitted_end: dict[str | int, int]
     _fit_panel: Panel | None
     _val_size: int | None
     calibration_: Calibration | None
@@ -342,7 +341,7 @@ class KeptMemories(ReadsFrames):
     def _held_out(self, df: Any, static_df: Any, *, call: str = "calibrate") -> Panel:
         """Rows that were not trained on, behind those that were."""
         if df is not None:
-            return self._read_more(df, static_df, continues=False)
+            return self._read_judging(df, static_df)
         if self._fit_panel is None or self._val_size is None:
             raise ParameterError(
                 "no rows were held out: fit with val_size=k, or give the history with rows after those of the fit, "

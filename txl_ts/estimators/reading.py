@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +59,7 @@ class ReadsFrames(BaseEstimator):
     _freq: Freq
     _roles: Roles
     _targets: tuple[str, ...]
+    _fitted_end: dict[str | int, int]  # last stamp that was trained on, of series that are kept no more too
     config_: ModelConfig
 
     if TYPE_CHECKING:
@@ -96,6 +97,12 @@ class ReadsFrames(BaseEstimator):
         known = dict(zip(base_ids(self._fleet.ids, self._name_targets, self._style), self._fleet.static, strict=True))
         return self._completed(panel, self._roles, static_df, known=known)
 
+    def _read_judging(self, df: Any, static_df: Any) -> Panel:
+        """Read rows that judge the weights: which of them were trained on is told by names and stamps."""
+        panel = self._read_more(df, static_df, continues=False)
+        self._refuse_other_kinds(panel, self._fitted_end)
+        return panel
+
     def _read_rows(
         self, df: Any, *, continues: bool = False, beside: Roles | None = None, gap: int | None = None
     ) -> Panel:
@@ -113,7 +120,7 @@ class ReadsFrames(BaseEstimator):
             beside=beside,
         )
         if continues:
-            self._refuse_other_kinds(panel)
+            self._refuse_other_kinds(panel, self._fleet.ids)
             if self._freq.is_uneven:
                 ends, seen = self._ends(panel)
                 panel = after_ends(panel, ends=ends, seen=seen)
@@ -174,21 +181,21 @@ class ReadsFrames(BaseEstimator):
         ends = np.array([stamps.get(name, 0) for name in panel.ids], np.int64)
         return ends, np.array([name in seen for name in panel.ids], bool)
 
-    def _refuse_other_kinds(self, panel: Panel) -> None:
-        """Raise unless ids and stamps are of the kinds that were fitted: they would be taken for others."""
+    def _refuse_other_kinds(self, panel: Panel, names: Iterable[str | int]) -> None:
+        """Raise unless ids and stamps are of the kinds of the series that are named: they would be taken for others."""
         old, new = self._style, panel.style
         if (old.zone is None) != (new.zone is None):
             raise StampError(
                 f"time column {old.time_col!r} was fitted {_zone_text(old)} and now comes {_zone_text(new)}. Nothing "
                 "was changed. Give the rows the zone that was fitted: dt.tz_localize, or dt.replace_time_zone."
             )
-        known = {type(name) for name in base_ids(self._fleet.ids, self._name_targets, old)}
+        known = {type(name) for name in base_ids(list(names), self._name_targets, old)}
         got = {type(name) for name in base_ids(panel.ids, panel.name_targets, new)}
         if known and got - known:
-            names = ["/".join(sorted(kind.__name__ for kind in kinds)) for kinds in (known, got)]
+            kinds = ["/".join(sorted(kind.__name__ for kind in some)) for some in (known, got)]
             raise ColumnError(
-                f"id column {old.id_col!r} was fitted with {names[0]} names and now holds {names[1]}, such as "
-                f"{panel.ids[0]!r}. Nothing was changed. Cast the column to {names[0]}."
+                f"id column {old.id_col!r} was fitted with {kinds[0]} names and now holds {kinds[1]}, such as "
+                f"{panel.ids[0]!r}. Nothing was changed. Cast the column to {kinds[0]}."
             )
 
     def _known_ahead(

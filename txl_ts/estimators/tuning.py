@@ -14,6 +14,7 @@ from txl_ts import __version__
 from txl_ts.config import ModelConfig, check_choice, check_integer
 from txl_ts.errors import FileFormatError, ParameterError, StateError
 from txl_ts.estimators.bands import Calibration
+from txl_ts.estimators.context import later_ends
 from txl_ts.estimators.epochs import Epochs
 from txl_ts.estimators.files import digest_of
 from txl_ts.estimators.fitting import Fitted
@@ -48,7 +49,6 @@ class Tunes(ReadsFrames):
     adapter_: Adapter | None = None
     _adapter_base: str
     linear_fit_: LinearFit
-    _fitted_end: dict[str | int, int]
     _fit_panel: Panel | None
     _val_size: int | None
     calibration_: Calibration | None
@@ -70,7 +70,8 @@ class Tunes(ReadsFrames):
         """Load the weights of a saved model and none of its series.
 
         It forecasts series that it has never met at once (``predict(df=history)``, ``update``), and :meth:`fine_tune`
-        trains it further. No weights are shipped with the library: the file is one of your own.
+        trains it further. No weights are shipped with the library: the file is one of your own. Of the series that it
+        was trained on, the names and the last times stay known, so that no backtest sees its answers.
 
         Parameters
         ----------
@@ -153,7 +154,9 @@ class Tunes(ReadsFrames):
         fleet, _ = Fleet.fresh_for(panel, model).advance(
             model, panel, max_gap=self._gap(model.config), pace=self._pace(model.config), one_step=False
         )
+        ends = self._fitted_end
         self._keep(fitted, panel, fleet, self._roles, val_size=val_size)
+        self._fitted_end = later_ends(ends, self._fitted_end)  # what the weights saw before, they have seen
         self.adapter_, self._adapter_base = adapter, digest_of(before)
         return self
 
@@ -228,9 +231,9 @@ class Tunes(ReadsFrames):
         return self
 
     def _forget_all(self, model: TXLModel) -> None:
-        """Take a model over, with no series."""
+        """Take a model over, with no series. Where those that it was trained on ended stays known."""
         self._model, self._fleet = model.eval(), Fleet.fresh(model)
-        self._fitted_end, self._fit_panel, self._val_size, self.calibration_ = {}, None, None, None
+        self._fit_panel = self._val_size = self.calibration_ = None
         self.adapter_ = self._epochs = None
         self._replay = Reservoir(self._replay.size, self._replay.n_rows)
 

@@ -31,7 +31,6 @@ class Windows(ReadsFrames):
     mem_len: Any
     carry_memory: bool
     _fit_panel: Panel | None
-    _fitted_end: dict[str | int, int]
     _val_size: int | None
     _epochs: Epochs | None
     calibration_: Calibration | None
