@@ -53,6 +53,14 @@ def test_the_estimator_itself_stays_as_it_is(early, history):
     assert (other.predict()["TXL"] != before["TXL"]).any()
 
 
+def test_what_the_copy_learns_later_the_estimator_itself_has_not_seen(tiny, history):
+    early, news = history
+    model = TXLForecaster(**{**tiny, "max_epochs": 0}).fit(early)
+    model.with_memory(2).partial_fit(news, max_epochs=0)
+    whole = pd.concat([early, news])
+    assert len(model.cross_validation(whole, n_windows=4, use_fitted=True)) == 3 * 4 * 3
+
+
 def test_after_an_update_the_newest_rows_go_over_and_a_shorter_memory_of_one_layer_is_exact(tiny, history):
     rows, new = history
     model = TXLForecaster(**{**tiny, "n_layers": 1}).fit(rows)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from txl_ts.config import ModelConfig, check_integer
 from txl_ts.errors import ParameterError
 from txl_ts.estimators.backtest import backtest, cutoff_range, metrics_of
+from txl_ts.estimators.context import later_ends
 from txl_ts.estimators.epochs import Epochs
 from txl_ts.estimators.fleet import Fleet
 from txl_ts.estimators.reading import ReadsFrames
@@ -35,7 +36,6 @@ class Continues(ReadsFrames):
     random_state: int
     calibration_: Any
     adapter_: Adapter | None
-    _fitted_end: dict[str | int, int]
     _fit_panel: Panel | None
     _val_size: int | None
     _epochs: Epochs | None
@@ -96,7 +96,8 @@ class Continues(ReadsFrames):
         )
         self._replay = self._with_rows(self._replay, rows, panel)
         self._model, self._fleet = model, self._fleet.merged(moved)
-        self._fitted_end |= dict(zip(panel.ids, self._ends_of(moved), strict=True))
+        # Not in place: a copy with another memory shares it.
+        self._fitted_end = later_ends(self._fitted_end, dict(zip(panel.ids, self._ends_of(moved), strict=True)))
         self._fit_panel = self._val_size = self._epochs = None  # of other weights, or not all that was trained on
         self.calibration_ = self.adapter_ = None
         return self
