@@ -125,3 +125,20 @@ def test_weights_that_cannot_be_used_are_named_with_series_and_row(tiny, rows, m
     df = change(rows)
     with pytest.raises(ColumnError, match=text.replace("526", str(len(df) if mistake == "negative" else 526))):
         TXLForecaster(**{**tiny, "max_epochs": 0}).fit(df, sample_weight=column)
+
+
+@pytest.mark.parametrize(
+    ("weight", "val_size", "text"),
+    [
+        (lambda place: place < 90, 20, r"0 everywhere at the last val_size=20 rows .* a val_size that reaches back"),
+        (lambda place: place < 90, None, "0 everywhere in the tail of each series, where the epoch is chosen"),
+        (lambda place: place >= 130, 20, r"0 at all rows that are trained on.*, or hold out fewer rows than val_size"),
+        (lambda place: place < 3, None, "0 at all rows that are trained on: nothing would be learnt"),
+    ],
+)
+def test_rows_that_train_and_rows_that_choose_both_need_a_weight(tiny, make_rows, weight, val_size, text):
+    """Losses over nothing are NaN: no epoch would be better than none, and training was thrown away."""
+    rows = make_rows(n_series=1, n_rows=150)
+    rows = rows.assign(w=weight(rows.index).astype(float))
+    with pytest.raises(ParameterError, match=text):
+        TXLForecaster(**tiny).fit(rows, val_size=val_size, sample_weight="w")

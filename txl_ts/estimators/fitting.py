@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from txl_ts.config import ModelConfig
-from txl_ts.errors import ColumnError, ShortSeriesWarning
+from txl_ts.errors import ColumnError, ParameterError, ShortSeriesWarning
 from txl_ts.estimators.split import Split, split, tail_rows
 from txl_ts.frames import Panel
 from txl_ts.model import TXLModel
@@ -66,6 +66,7 @@ def fit_panel(
     how: Any = {"season": season, "loss": settings.loss, "weight": weight}
     choosing = split(panel, config, val_rows=rows, **how)
     _warn_short(choosing, panel, config)
+    _refuse_weightless(choosing, val_size=val_size)
     # Initial weights and dropout draw from torch's global generator; the user's own stream of numbers must not move.
     with torch.random.fork_rng(devices=[]):
         fitted = _train(panel, choosing, config, settings, checkpoint=checkpoint, stage="choose", penalty=None)
@@ -145,6 +146,34 @@ def refuse_no_counts(panel: Panel) -> None:
             f"{int(odd.sum())} values that are none, first {values[row, channel]:g} in series {panel.ids[series]!r} "
             f"(row {ordinal} of its grid). Give whole numbers from 0 on, or take distribution='normal' or 'student_t'."
         )
+
+
+def _refuse_weightless(choosing: Split, *, val_size: int | None) -> None:
+    """Raise ParameterError where no forecast that would be learnt from, or would choose the epoch, counts for anything.
+
+    A mean over nothing is NaN, which no epoch is better than: all training would be thrown away.
+    """
+    if len(choosing.train.pieces) and not _weighs(choosing.train):
+        raise ParameterError(
+            "sample_weight is 0 at all rows that are trained on: nothing would be learnt. Give some of them a weight"
+            f"{'' if val_size is None else f', or hold out fewer rows than val_size={val_size}'}."
+        )
+    if choosing.validation is not None and not _weighs(choosing.validation):
+        which = "in the tail" if val_size is None else f"at the last val_size={val_size} rows"
+        raise ParameterError(
+            f"sample_weight is 0 everywhere {which} of each series, where the epoch is chosen. Give fit a val_size "
+            "that reaches back to rows with a weight, or give some of those rows one, or leave them out."
+        )
+
+
+def _weighs(rows: Origins) -> bool:
+    """Whether a value that is forecast counts for something."""
+    pieces = rows.pieces
+    if pieces.weight is None:
+        return True
+    there = np.isfinite(pieces.values).reshape(len(pieces.values), -1).any(axis=1)
+    n_before = np.concatenate([[0], np.cumsum(there & (pieces.weight > 0))])
+    return bool((n_before[pieces.stop] > n_before[np.minimum(rows.first + 1, pieces.stop)]).any())
 
 
 def _digest(panel: Panel, rows: Split) -> str:

@@ -311,7 +311,8 @@ class TXLForecaster(Updates, KeptMemories, Windows, Exports, Tunes, Continues):
             of epochs, and then all rows are trained on.
         sample_weight : str, optional
             Column that says what the error at each row counts for in training and in the choice of the epoch; from 0
-            on. Rows of weight 0 are still seen, as history.
+            on. Rows of weight 0 are still seen, as history; some that are trained on, and some that choose the epoch,
+            need more.
         checkpoint : path, optional
             Folder to write checkpoints to; a run that was interrupted goes on from there, to the same numbers.
 
