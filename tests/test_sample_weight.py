@@ -142,3 +142,13 @@ def test_rows_that_train_and_rows_that_choose_both_need_a_weight(tiny, make_rows
     rows = rows.assign(w=weight(rows.index).astype(float))
     with pytest.raises(ParameterError, match=text):
         TXLForecaster(**tiny).fit(rows, val_size=val_size, sample_weight="w")
+
+
+def test_mixed_channels_share_the_weight_of_their_row(tiny, rows):
+    wide = rows.assign(z=rows.y.shift(3), w=np.where(rows.unique_id == "T2", 0.5, 1.5))
+    sizes = {**tiny, "channels": "mixed", "max_epochs": 1}
+    weighted = TXLForecaster(**sizes).fit(wide, target_col=["y", "z"], val_size=20, sample_weight="w")
+    twice = TXLForecaster(**sizes).fit(wide.assign(w=2 * wide.w), target_col=["y", "z"], val_size=20, sample_weight="w")
+    plain = TXLForecaster(**sizes).fit(wide.drop(columns="w"), target_col=["y", "z"], val_size=20)
+    assert weighted.history_.validation == pytest.approx(twice.history_.validation, rel=1e-4)
+    assert weighted.history_.validation != pytest.approx(plain.history_.validation, rel=1e-4)

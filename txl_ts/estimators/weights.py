@@ -71,8 +71,9 @@ def read_weights(panel: Panel, column: str, read: Callable[[], Panel]) -> NDArra
             "weight."
         )
     values = np.concatenate([other.values[other.offsets[p] : other.offsets[p + 1]] for p in pieces])
+    has_target = np.isfinite(panel.values).reshape(panel.n_rows, -1).any(axis=1)
     for wrong, what in (
-        (np.isnan(values) & np.isfinite(panel.values), "is missing"),
+        (np.isnan(values) & has_target, "is missing"),
         (values < 0, "is negative"),
     ):
         if wrong.any():
@@ -91,7 +92,7 @@ def read_weights(panel: Panel, column: str, read: Callable[[], Panel]) -> NDArra
 def _pieces_for(panel: Panel, other: Panel) -> NDArray[np.int64] | None:
     """Pieces of ``other`` that hold the rows of each series of the panel; None where it lacks one."""
     where = {name: i for i, name in enumerate(other.ids)}
-    series = [where.get(name, -1) for name in base_ids(panel.ids, panel.targets, panel.style)]
+    series = [where.get(name, -1) for name in base_ids(panel.ids, panel.name_targets, panel.style)]
     if -1 in series:
         return None
     first = np.searchsorted(other.piece_series, np.arange(other.n_series + 1))
