@@ -222,6 +222,28 @@ def test_columns_known_ahead_and_the_calendar_are_walked_too(data):
     np.testing.assert_allclose(found.losses.memory["squared"][1], found.losses.whole["squared"], rtol=1e-3)
 
 
+def test_mixed_channels_are_measured_together_each_in_its_own_deviation(data):
+    wide = data.assign(z=100 * data.y.groupby(data.unique_id).shift(3))
+    early = wide[wide.ds < wide.ds.iloc[260]]
+    made = TXLForecaster(h=3, freq="1h", channels="mixed", **SIZES).fit(early, target_col=["y", "z"])
+    found = made.effective_context(
+        wide, n_origins=2, contexts=(0, 24)
+    )  # one origin of each series: its last fitted row
+    np.testing.assert_allclose(found.losses.memory["squared"][1], found.losses.whole["squared"], rtol=1e-3)
+    said = made.cross_validation(wide, n_windows=38, use_fitted=True)
+    first = said[said.cutoff == early.ds.max()]
+    for name, loss in zip("ab", found.losses.whole["squared"], strict=True):
+        own, known = first[first.unique_id == name], early[early.unique_id == name]
+        errors = [(own[y] - own[f"{y}_TXL"]) / known[y].std(ddof=0) for y in ("y", "z")]
+        assert loss == pytest.approx(np.square(errors).mean(), rel=1e-3)
+
+
+def test_held_out_rows_without_a_value_judge_nothing(fitted, data):
+    empty = data.assign(y=data.y.where(data.ds < data.ds.iloc[260]))
+    with pytest.raises(ParameterError, match="not trained on hold no value to judge by, in 2 series"):
+        fitted.effective_context(empty)
+
+
 def test_a_measurement_is_refused_where_there_is_nothing_to_measure(fitted, data):
     with pytest.raises(ParameterError, match=r"effective_context\(df\)"):
         TXLForecaster(h=3, freq="1h", **SIZES).fit(data).effective_context()

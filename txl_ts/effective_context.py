@@ -38,10 +38,10 @@ class Run:
 
     Attributes
     ----------
-    values : float32 array of shape (n,)
+    values : float32 array of shape (n,) or (n, C)
     origins : int64 array of shape (k,)
         Increasing; rows, counted from the start of the run.
-    unit : float
+    unit : float, or float64 array of shape (C,)
         What errors are measured in.
     beside : callable, optional
         ``beside(first, stop)`` gives the columns beside the target of some rows.
@@ -49,7 +49,7 @@ class Run:
 
     values: NDArray[np.float32]
     origins: NDArray[np.int64]
-    unit: float
+    unit: float | Floats
     beside: Callable[[int, int], Covariates] | None = None
 
 
@@ -62,8 +62,8 @@ class ContextLosses:
     contexts : tuple of int
         Rows before an origin that were walked, increasing; 0 is the origin's own row alone.
     memory : dict of str to float64 array of shape (n_contexts, n_origins)
-        ``"squared"`` (the median) and ``"pinball"`` (all quantiles), means over the steps ahead, in units of each
-        series; the memory was emptied, normaliser and look-back were kept.
+        ``"squared"`` (the median) and ``"pinball"`` (all quantiles), means over the steps ahead and the channels, in
+        units of each; the memory was emptied, normaliser and look-back were kept.
     history : dict of str to float64 array of shape (n_contexts, n_origins)
         The same with all of the state emptied: nothing before those rows was ever seen.
     whole : dict of str to float64 array of shape (n_origins,)
@@ -86,7 +86,6 @@ def context_losses(model: TXLModel, runs: Sequence[Run], *, contexts: Sequence[i
     Parameters
     ----------
     model : TXLModel
-        One channel per lane.
     runs : sequence of Run
         Each origin has the longest context before it, and a value among the ``h`` rows behind it.
     contexts : sequence of int
@@ -207,7 +206,7 @@ def _of_run(model: TXLModel, run: Run, contexts: tuple[int, ...]) -> ContextLoss
 
 
 def _walked(model: TXLModel, run: Run, starts: set[int]) -> tuple[Floats, dict[int, TorchState], Floats | None]:
-    """Walk a run once; gives the forecasts (k, h, Q), what is not memory before each start, and the attention."""
+    """Walk a run once; gives the forecasts (k, h, C, Q), what is not memory before each start, and the attention."""
     names = {spec.name for spec in _not_memory(model)}
     origins = set(run.origins.tolist())
     # The row of an origin is a call of its own: its attention is read there.
@@ -225,7 +224,7 @@ def _walked(model: TXLModel, run: Run, starts: set[int]) -> tuple[Floats, dict[i
 
 
 def _cut(model: TXLModel, run: Run, context: int, kept: dict[int, TorchState]) -> Floats:
-    """Forecast from each origin with a memory that began ``context`` rows before it, (k, h, Q)."""
+    """Forecast from each origin with a memory that began ``context`` rows before it, (k, h, C, Q)."""
     out = []
     for first in range(0, len(run.origins), _MOST_LANES):
         origins = run.origins[first : first + _MOST_LANES]
@@ -243,7 +242,8 @@ def _cut(model: TXLModel, run: Run, context: int, kept: dict[int, TorchState]) -
 def _fed(
     model: TXLModel, rows: NDArray[np.float32], state: TorchState, beside: Sequence[Covariates | None]
 ) -> tuple[Floats, TorchState]:
-    """Feed rows (B, n); gives the forecasts (B, h, Q) from the last ones."""
+    """Feed rows (B, n); or (B, n, C); gives the forecasts (B, h, C, Q) from the last ones."""
+    rows = rows.reshape(*rows.shape[:2], -1)
     n, size, h = rows.shape[1], max(_ROWS_PER_CALL // len(rows), 1), model.config.h
     y = torch.zeros(())
     for first in range(0, n, size):
@@ -255,21 +255,22 @@ def _fed(
             static = np.stack([c.static for c in given])
             parts = (hist[:, first:stop], futr[:, first : stop + h], static)
             more = Beside(*(torch.from_numpy(np.ascontiguousarray(part)) for part in parts))
-        x = torch.from_numpy(np.ascontiguousarray(rows[:, first:stop, None]))
+        x = torch.from_numpy(np.ascontiguousarray(rows[:, first:stop]))
         y, state = model(x, state, last_only=True, beside=more)
-    return y[:, 0, :, 0].numpy().astype(np.float64), state
+    return y[:, 0].numpy().astype(np.float64), state
 
 
 def _losses(model: TXLModel, run: Run, forecast: Floats) -> dict[str, Floats]:
-    """Mean loss over the steps ahead that have a value, of each origin."""
+    """Mean loss over the steps ahead and channels that have a value, of each origin."""
     levels = np.array(model.config.quantiles)
     steps = run.origins[:, None] + np.arange(1, model.config.h + 1)
     inside = steps < len(run.values)
-    y = np.where(inside, run.values[np.where(inside, steps, 0)], np.nan).astype(np.float64)
-    error = (y[..., None] - forecast) / run.unit
+    values = run.values.reshape(len(run.values), -1)
+    y = np.where(inside[..., None], values[np.where(inside, steps, 0)], np.nan).astype(np.float64)  # (k, h, C)
+    error = (y[..., None] - forecast) / np.reshape(run.unit, (-1, 1))
     squared = np.square(error[..., int(np.argmin(np.abs(levels - 0.5)))])
     pinball = np.maximum(levels * error, (levels - 1) * error).mean(axis=-1)
-    return {"squared": np.nanmean(squared, axis=1), "pinball": np.nanmean(pinball, axis=1)}
+    return {"squared": np.nanmean(squared, axis=(1, 2)), "pinball": np.nanmean(pinball, axis=(1, 2))}
 
 
 def _beside(run: Run, first: int, stop: int) -> Covariates | None:

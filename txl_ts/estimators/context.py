@@ -157,7 +157,13 @@ def measure_context(
         )
     each = -(-n_origins // len(usable))
     runs = [_run(panel, int(p), int(begin[p] - first[p]), int(last[p] - first[p]), each, h=config.h) for p in usable]
-    losses = context_losses(model._model, [run for run in runs if len(run.origins)], contexts=grid)
+    runs = [run for run in runs if len(run.origins)]
+    if not runs:
+        raise ParameterError(
+            f"the rows that were not trained on hold no value to judge by, in {len(usable)} series. Give df with "
+            "later rows that have values."
+        )
+    losses = context_losses(model._model, runs, contexts=grid)
     durations = tuple(freq.duration(n) for n in grid)
     return EffectiveContext(grid, durations, losses, config.stride, loss, panel.style.implementation)
 
@@ -175,9 +181,10 @@ def later_ends(known: Mapping[SeriesId, int], more: Mapping[SeriesId, int]) -> d
 def _run(panel: Panel, piece: int, begin: int, last: int, n: int, *, h: int) -> Run:
     values = panel.values[panel.offsets[piece] : panel.offsets[piece + 1]]
     origins = np.unique(np.linspace(begin, last, n).round().astype(np.int64))
-    ahead = np.isfinite(values[origins[:, None] + np.arange(1, h + 1)]).any(axis=1)
+    ahead = np.isfinite(values[origins[:, None] + np.arange(1, h + 1)]).reshape(len(origins), -1).any(axis=1)
     beside = None if panel.covariates is None else partial(_columns, panel, piece, h)
-    return Run(values, origins[ahead], unit_of(values[: begin + 1]), beside)
+    known = values[: begin + 1].reshape(begin + 1, -1)
+    return Run(values, origins[ahead], np.array([unit_of(channel) for channel in known.T]), beside)
 
 
 def unit_of(values: NDArray[np.float32]) -> float:
