@@ -8,7 +8,7 @@ import pytest
 from sklearn.metrics import mean_absolute_error, mean_pinball_loss, mean_squared_error
 
 from txl_ts import TXLForecaster
-from txl_ts.errors import ColumnError, ParameterError, StampError
+from txl_ts.errors import CleanedDataWarning, ColumnError, ParameterError, StampError
 
 VALUES = ["TXL", "TXL_ql0.1", "TXL_ql0.8"]
 KEYS = ["unique_id", "ds", "cutoff"]
@@ -282,6 +282,29 @@ def test_series_that_were_never_fitted_may_be_walked_from_their_beginning(fitted
     renamed = rows.assign(unique_id="new" + rows.unique_id)
     out = fitted.cross_validation(renamed, n_windows=60, use_fitted=True)
     assert_is_the_slow_way(fitted, renamed, out, windows=[0, 59])
+
+
+@pytest.fixture
+def gapped(linear, later):
+    """Fitted on the first 70 rows of each series, and the whole with rows 75 to 84 missing, a gap that is cut."""
+    place = later.groupby("unique_id").cumcount()
+    model = TXLForecaster(**linear, max_gap=5).fit(later[place < 70])
+    whole = later[~place.between(75, 84) & (place < 98)]
+    return model, whole
+
+
+def test_cutoffs_in_a_gap_that_was_cut_are_left_out_and_named(gapped):
+    model, whole = gapped
+    with pytest.warns(CleanedDataWarning, match=r"3 of 9 cutoffs, of 3 series \('T1' 1, 'T2' 1, 'T3' 1\), lie in gaps"):
+        out = model.cross_validation(whole, n_windows=3, step_size=12, use_fitted=True)  # at rows 70, 82 and 94
+    assert (out.groupby("unique_id").cutoff.nunique() == 2).all()
+
+
+def test_a_backtest_whose_cutoffs_all_lie_in_gaps_is_refused(gapped):
+    model, whole = gapped
+    short = whole[whole.groupby("unique_id").cumcount() < 78]  # three rows behind the gap
+    with pytest.raises(ParameterError, match=r"3 of 3 cutoffs.*no row to forecast from\. Give more windows"):
+        model.cross_validation(short, n_windows=1, use_fitted=True)
 
 
 # -------------------------------------------------------------------------------------------------------------- outputs

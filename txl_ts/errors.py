@@ -74,7 +74,7 @@ class ShortSeriesWarning(TxlWarning):
 
 
 class CleanedDataWarning(TxlWarning):
-    """Rows were moved, merged or skipped while a frame was read."""
+    """Rows were moved, merged or skipped while a frame was read, or cutoffs lie in gaps and are left out."""
 
 
 class DependentRowsWarning(TxlWarning):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from txl_ts.config import check_integer
-from txl_ts.errors import ParameterError
+from txl_ts.errors import CleanedDataWarning, ParameterError
 from txl_ts.estimators.columns import Level, read_law
 from txl_ts.frames import Panel, run_of
 from txl_ts.metrics import pinball
@@ -63,8 +64,19 @@ def cutoff_range(panel: Panel, *, h: int, n_windows: int, step_size: int) -> NDA
     Raises
     ------
     ParameterError
-        If a series is too short.
+        If a series is too short, or all cutoffs lie in gaps that were cut. Where only some do a warning says which.
     """
+    cutoffs = _cutoffs_back(panel, h=h, n_windows=n_windows, step_size=step_size)
+    if told := _in_gaps(panel, cutoffs):
+        warnings.warn(
+            f"{told}: nothing is forecast from there. Fill such gaps, give another step_size, or raise max_gap.",
+            CleanedDataWarning,
+            stacklevel=3,
+        )
+    return cutoffs
+
+
+def _cutoffs_back(panel: Panel, *, h: int, n_windows: int, step_size: int) -> NDArray[np.int64]:
     back = h + step_size * np.arange(n_windows - 1, -1, -1)
     cutoffs = panel.last_ordinals()[:, None] - back
     short = np.flatnonzero(cutoffs[:, 0] < panel.first_ordinals())
@@ -77,6 +89,25 @@ def cutoff_range(panel: Panel, *, h: int, n_windows: int, step_size: int) -> NDA
             f"{len(short)} have fewer: {', '.join(shown)}. Give fewer windows, or leave those series out."
         )
     return cutoffs
+
+
+def _in_gaps(panel: Panel, cutoffs: NDArray[np.int64]) -> str:
+    """Tell how many cutoffs lie in gaps that were cut, which have no rows; "" for none, ParameterError for all."""
+    series, ordinals = panel.row_series(), panel.row_ordinals()
+    width = int(max(ordinals.max(), cutoffs.max())) + 1
+    own = np.arange(panel.n_series)[:, None]
+    n_lost = (~np.isin(own * width + cutoffs, series * width + ordinals)).sum(axis=1)
+    lost = np.flatnonzero(n_lost)
+    if not len(lost):
+        return ""
+    shown = ", ".join(f"{panel.ids[i]!r} {n_lost[i]}" for i in lost[:5])
+    told = f"{n_lost.sum()} of {cutoffs.size} cutoffs, of {len(lost)} series ({shown}), lie in gaps that were cut"
+    if n_lost.sum() < cutoffs.size:
+        return told
+    raise ParameterError(
+        f"{told}: there is no row to forecast from. Give more windows or another step_size, fill such gaps, or raise "
+        "max_gap."
+    )
 
 
 def held_out_cutoffs(
@@ -108,7 +139,11 @@ def held_out_cutoffs(
             f"behind each; the shortest series has room for {max(most, 0)}. Hold out more rows."
         )
     step = -(-windows * panel.n_series // _MOST_HELD_OUT)
-    return cutoff_range(panel, h=h, n_windows=-(-windows // step), step_size=step)
+    if n_windows is not None:
+        return cutoff_range(panel, h=h, n_windows=-(-windows // step), step_size=step)
+    cutoffs = _cutoffs_back(panel, h=h, n_windows=-(-windows // step), step_size=step)
+    _in_gaps(panel, cutoffs)  # all rows are asked for, and a gap has none: no news, unless nothing is left
+    return cutoffs
 
 
 def rows_until(panel: Panel, last: NDArray[np.int64]) -> Panel:
