@@ -6,7 +6,7 @@ import pytest
 
 from txl_ts import TXLForecaster
 from txl_ts.bench import window
-from txl_ts.errors import ParameterError
+from txl_ts.errors import ParameterError, ShortSeriesWarning
 from txl_ts.estimators.sweep import MemorySweep
 
 LEVELS = np.array([0.1, 0.5, 0.8])
@@ -78,6 +78,21 @@ def test_later_rows_of_a_frame_choose_too_and_nothing_is_changed(early, make_row
     found = early.sweep_memory(longer, mem_lens=(2, 5))
     assert found.losses["pinball"].shape == (2, 2 * 28)
     pd.testing.assert_frame_equal(early.predict(), before)
+
+
+def test_a_series_of_fewer_rows_than_were_held_out_is_held_out_but_for_its_first(tiny, make_rows):
+    rows = make_rows(2, 80)
+    rows = pd.concat([rows[rows.unique_id == "T1"], rows[rows.unique_id == "T2"].head(10)])
+    with pytest.warns(ShortSeriesWarning, match="1 of 2 series"):
+        model = TXLForecaster(**{**tiny, "max_epochs": 0}).fit(rows, val_size=14)
+    assert model.sweep_memory(mem_lens=(5,)).losses["pinball"].shape == (1, 2 * (10 - 1 - 3 + 1))
+
+
+def test_held_out_rows_without_a_value_choose_nothing(early, make_rows):
+    rows = make_rows(2, 110)
+    empty = rows.assign(y=rows.y.where(rows.groupby("unique_id").cumcount() < 75))
+    with pytest.raises(ParameterError, match="not trained on hold no value to judge by, in 2 series"):
+        early.sweep_memory(empty, mem_lens=(5,))
 
 
 def test_what_cannot_be_measured_is_refused(early, tiny, make_rows):

@@ -169,8 +169,10 @@ def measure_context(
 
 
 def held_out_ends(panel: Panel, ends: dict[Any, int], *, val_size: int | None) -> NDArray[np.int64]:
-    """Grid ordinal of the last row of each series that was trained on."""
-    return panel.last_ordinals() - val_size if val_size is not None else last_known_ordinals(panel, ends)
+    """Grid ordinal of the last row of each series that was trained on; its first row where none was."""
+    if val_size is None:
+        return last_known_ordinals(panel, ends)
+    return np.maximum(panel.last_ordinals() - val_size, panel.first_ordinals())
 
 
 def later_ends(known: Mapping[SeriesId, int], more: Mapping[SeriesId, int]) -> dict[SeriesId, int]:

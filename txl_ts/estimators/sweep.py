@@ -144,6 +144,11 @@ def sweep_lengths(
                 found[name].append(np.mean(each[some], axis=1, where=there[some]))
         for name, parts in found.items():
             losses[name].append(np.concatenate(parts))
+        if not len(losses["squared"][-1]):
+            raise ParameterError(
+                f"the rows that were not trained on hold no value to judge by, in {panel.n_series} series. Give df "
+                "with later rows that have values."
+            )
     return MemorySweep(
         mem_lens=tuple(made.config.mem_len for made in order),  # type: ignore[misc]
         reaches=tuple(made.config.reach for made in order),
