@@ -89,6 +89,18 @@ def test_paths_need_more_than_the_median(tiny, make_rows):
         model.predict(n_paths=0)
 
 
+def test_where_there_is_no_series_there_are_no_paths(fitted, forecaster):
+    forecaster.calibrate(adaptive=True).forget(["T1", "T2", "T3"])
+    for model, named in ((forecaster, {}), (fitted, {"ids": []})):
+        for empty, full in (
+            (model.predict(**named), fitted.predict()),
+            (model.predict(h=5, n_paths=2, **named), fitted.predict()),
+            (model.sample_paths(n_paths=2, **named), fitted.sample_paths(n_paths=2)),
+        ):
+            assert len(empty) == 0
+            assert list(empty.columns) == list(full.columns)
+
+
 def test_fitted_values_are_the_one_step_forecasts_of_a_walk_from_empty(fitted, make_rows):
     rows = make_rows()
     values = fitted.fitted_values()

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from txl_ts.errors import ColumnError, MissingExtraError, ParameterError
+from txl_ts.errors import ColumnError, MissingExtraError, ParameterError, StateError
 from txl_ts.plots import Band, bands_of, plot_backtest, plot_forecast, plot_watch
 from txl_ts.stream import Alert, Row, Watched
 
@@ -143,6 +143,14 @@ def test_plot_of_a_forecaster_divides_the_rows_at_the_last_one_it_took_in(fitted
     came, values = line(axes, "what came")
     assert came[-1] == expected.ds.max().to_datetime64()
     np.testing.assert_allclose(values[-3:], rows[rows.ds.isin(expected.ds)].y, rtol=1e-6)
+
+
+def test_a_forecaster_without_a_series_to_draw_says_so(fitted, forecaster):
+    with pytest.raises(ParameterError, match=r"ids=\[\] names no series to draw"):
+        fitted.plot(ids=[])
+    forecaster.forget(["T1", "T2", "T3"])
+    with pytest.raises(StateError, match=r"no series to draw: none is kept.*update\(df\)"):
+        forecaster.plot()
 
 
 def test_wrong_columns_and_series_are_named():

@@ -146,7 +146,7 @@ def path_quantiles(
     futr: NDArray[np.float32],
 ) -> NDArray[np.float32]:
     """Give the quantiles of sampled paths at each step, of shape (n, h, [C,] len(levels)); their mean is one too."""
-    parts = []
+    parts = [np.empty((0, h, model.config.n_channels, len(levels)), np.float32)]  # there may be no series
     for _, paths in sample_paths(model, fleet, h=h, n_paths=n_paths, seed=seed, futr=futr):
         shown = [paths.mean(axis=1) if isinstance(q, str) else np.quantile(paths, q, axis=1) for q in levels]
         parts.append(np.stack(shown, axis=-1).astype(np.float32))

@@ -92,7 +92,8 @@ class Calibration:
             return None
         where = {name: i for i, name in enumerate(self.ids)}
         start = self.table.levels()
-        return np.stack([self.adaptive.levels[where[name]] if name in where else start for name in ids])
+        found = [self.adaptive.levels[where[name]] if name in where else start for name in ids]
+        return np.array(found, np.float32).reshape(len(ids), *start.shape)  # there may be no series
 
 
 @dataclass

@@ -188,7 +188,8 @@ class KeptMemories(ReadsFrames):
         futr = self._known_ahead(fleet, steps, self._style, futr_df, on_missing=on_missing)
         seed = check_integer("random_state", random_state, at_least=0)
         drawn = sample_paths(self._model, fleet, h=steps, n_paths=n_paths, seed=seed, futr=futr)
-        paths = np.concatenate([part for _, part in drawn])
+        nothing = np.empty((0, n_paths, steps, self.config_.n_channels), np.float32)  # there may be no series
+        paths = np.concatenate([nothing, *(part for _, part in drawn)])
         return self._path_frame(fleet, paths)
 
     def forget(self, ids: Sequence[str | int]) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from txl_ts.errors import ParameterError, StateError
 from txl_ts.frames import SERIES_COL, Panel, long_frame, melted, wide_frame
 from txl_ts.plots import N_PANELS, plot_forecast
 
@@ -29,6 +30,13 @@ def draw_forecast(
 ) -> Figure:
     """Draw; see :meth:`KeptMemories.plot`."""
     names = list(dict.fromkeys(model._base_names()))[:N_PANELS] if ids is None else ids
+    if not len(names):
+        if ids is not None:
+            raise ParameterError("ids=[] names no series to draw. Leave ids out for the first six.")
+        raise StateError(
+            "there is no series to draw: none is kept. Give their rows to update(df) first; after from_pretrained and "
+            "load_adapter a model knows none."
+        )
     level = _band(model.config_.quantiles) if level is None else level
     forecast = model.predict(h, level=level, ids=names, **known)
     style, targets = model._style, model._targets
