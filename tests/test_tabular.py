@@ -208,6 +208,20 @@ def test_a_series_of_a_panel_ends_where_only_missing_rows_follow():
     np.testing.assert_allclose(model.predict_proba(short)[3], model.predict_proba(X[3:4, :6])[0], atol=2e-5)
 
 
+@pytest.mark.parametrize("cls", [TXLClassifier, TXLRegressor])
+def test_rows_behind_the_end_of_a_series_are_not_scored(cls):
+    X, _ = panel_of()
+    y = (X[:, :, 0] > 0).astype(int)
+    X[::2, 4:], y[::2, 4:] = np.nan, 1
+    ids, real = np.repeat(np.arange(12), 9), np.isfinite(X).all(axis=2).ravel()
+    model, weight = cls(**TINY).fit(X, y), np.random.default_rng(0).random(y.shape)
+    named = cls(**TINY).fit(X.reshape(-1, 2)[real], y.ravel()[real], series_id=ids[real])
+    rows = (X.reshape(-1, 2)[real], y.ravel()[real])
+    assert model.score(X, y) == pytest.approx(named.score(*rows, series_id=ids[real]), abs=1e-5)
+    found, expected = model.score(X, y, weight), named.score(*rows, weight.ravel()[real], series_id=ids[real])
+    assert found == pytest.approx(expected, abs=1e-5)
+
+
 def test_an_encoder_gives_one_hidden_row_per_series_of_a_panel():
     X, _ = panel_of()
     assert TXLEncoder(**TINY).fit_transform(X).shape == (12, 8)

@@ -12,7 +12,7 @@ from sklearn.utils import metadata_routing
 from sklearn.utils.multiclass import check_classification_targets
 
 from txl_ts.errors import ParameterError
-from txl_ts.estimators.labels import by_row, is_by_series, read_labels
+from txl_ts.estimators.labels import by_row, is_by_series, read_labels, to_score
 from txl_ts.estimators.tabular import TabularEstimator
 
 
@@ -232,6 +232,10 @@ class TXLClassifier(ClassifierMixin, TabularEstimator):
         self.classes_ = np.array(classes, dtypes[kind])
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, *, series_id: Any = None, time: Any = None) -> float:
-        """Give the accuracy of :meth:`predict` over all rows, each series started empty."""
+        """Give the accuracy of :meth:`predict` over all rows, each series started empty.
+
+        Rows of a panel behind the end of their series do not count.
+        """
         said = self.predict(X, series_id=series_id, time=time)
-        return float(accuracy_score(np.ravel(y), np.ravel(said), sample_weight=sample_weight))
+        labels, answers, weight = to_score(X, y, said, sample_weight)
+        return float(accuracy_score(labels, answers, sample_weight=weight))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 
 from txl_ts.errors import ParameterError, ShapeError
-from txl_ts.estimators.series_rows import SeriesRows
+from txl_ts.estimators.series_rows import SeriesRows, lengths_of
 
 
 def read_labels(name: str, y: Any, X: Any) -> NDArray[Any]:
@@ -56,3 +56,14 @@ def by_row(labels: NDArray[Any], rows: SeriesRows) -> tuple[NDArray[Any], NDArra
     for a, b in zip(rows.first, rows.stop, strict=True):
         weight[a:b] = 1
     return labels.reshape(-1)[rows.order], weight
+
+
+def to_score(X: Any, y: Any, said: NDArray[Any], sample_weight: Any) -> tuple[NDArray[Any], NDArray[Any], Any]:
+    """Give labels, answers and weights of the rows that count: not those behind the end of a series of a panel."""
+    labels, answers = np.ravel(y), np.ravel(said)
+    shape = np.shape(X)
+    if len(shape) != 3 or np.shape(y) != shape[:2]:
+        return labels, answers, sample_weight
+    counts = (np.arange(shape[1]) < lengths_of(np.asarray(X, np.float32))[:, None]).ravel()
+    weight = None if sample_weight is None else np.ravel(sample_weight)[counts]
+    return labels[counts], answers[counts], weight

@@ -11,7 +11,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils import metadata_routing
 
 from txl_ts.errors import ParameterError
-from txl_ts.estimators.labels import by_row, is_by_series, read_labels
+from txl_ts.estimators.labels import by_row, is_by_series, read_labels, to_score
 from txl_ts.estimators.tabular import TabularEstimator
 
 
@@ -101,9 +101,13 @@ class TXLRegressor(RegressorMixin, TabularEstimator):
         return self._walk(X, series_id=series_id, time=time, start=start)[..., 0]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, *, series_id: Any = None, time: Any = None) -> float:
-        """Give R² of :meth:`predict` over all rows, each series started empty."""
+        """Give R² of :meth:`predict` over all rows, each series started empty.
+
+        Rows of a panel behind the end of their series do not count.
+        """
         said = self.predict(X, series_id=series_id, time=time)
-        return float(r2_score(np.ravel(y), np.ravel(said), sample_weight=sample_weight))
+        labels, answers, weight = to_score(X, y, said, sample_weight)
+        return float(r2_score(labels, answers, sample_weight=weight))
 
     def _learned(self) -> dict[str, Any]:
         return {"level": self._scale[0], "unit": self._scale[1]}

@@ -87,12 +87,19 @@ def read_rows(estimator: BaseEstimator, X: Any, *, series_id: Any, time: Any, re
         values = _validated(estimator, np.asarray(X).reshape(-1, panel[2]), reset=reset)
         n_series, n_rows = panel[:2]
         first = np.arange(n_series, dtype=np.int64) * n_rows
-        there = ~np.isnan(values).all(axis=1).reshape(n_series, n_rows)
-        # A series that ended early is padded with rows of NaN; one row always stays.
-        stop = first + np.where(there.any(axis=1), n_rows - there[:, ::-1].argmax(axis=1), 1)
+        stop = first + lengths_of(values.reshape(panel))
         order, names = np.arange(len(values), dtype=np.int64), _panel_names(series_id, n_series=n_series)
     rows = SeriesRows(values, first, stop, order, names, None if panel is None else panel[:2])
     return rows if time is None else replace(rows, step_ns=_check_time(rows, time))
+
+
+def lengths_of(panel: NDArray[Any]) -> NDArray[np.int64]:
+    """Count the rows of each series of a panel (n_series, n_rows, C): without the rows of NaN behind its end.
+
+    One row always stays.
+    """
+    there = ~np.isnan(panel).all(axis=2)
+    return np.where(there.any(axis=1), panel.shape[1] - there[:, ::-1].argmax(axis=1), 1)
 
 
 def _panel_of(X: Any) -> tuple[int, int, int] | None:
