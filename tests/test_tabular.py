@@ -449,6 +449,21 @@ def test_a_refused_partial_fit_changes_nothing(data):
     assert pickle.dumps(model) == before
 
 
+@pytest.mark.parametrize("cls", ESTIMATORS)
+def test_names_of_another_kind_are_refused_where_memories_go_on(cls, data):
+    """Series 1 is not series "1": it would begin anew without a word, and no file takes names of two kinds."""
+    X, y, ids = data
+    numbers = np.unique(ids, return_inverse=True)[1]
+    model = cls(**TINY | {"max_epochs": 1}).fit(X, y, series_id=numbers)
+    with pytest.raises(ColumnError, match="series_id was fitted with int names and now holds str, such as '0'"):
+        answers(model, X, series_id=numbers.astype(str), start="fitted")
+    if cls is not TXLEncoder:
+        before = pickle.dumps(model)
+        with pytest.raises(ColumnError, match=r"Nothing was changed\. Cast it to int"):
+            model.partial_fit(X, y, series_id=numbers.astype(str))
+        assert pickle.dumps(model) == before
+
+
 def test_partial_fit_refuses_what_it_cannot_know(data):
     X, y, _ = data
     with pytest.raises(ParameterError, match="classes must be passed on the first call"):

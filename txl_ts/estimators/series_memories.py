@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from txl_ts.errors import ParameterError, StateError
+from txl_ts.errors import ColumnError, ParameterError, StateError
 from txl_ts.estimators.series_rows import Name, SeriesRows
 from txl_ts.state import State, init_state, put, select
 from txl_ts.walk import Pace, walk
@@ -56,10 +56,21 @@ class SeriesMemories:
                 "(X is one series then)."
             )
         names = rows.names if rows.names is not None else ("",)
+        self._refuse_other_kinds(names)
         where = {name: i for i, name in enumerate(self._names)}
         state = init_state(self._model.state_specs(), n_lanes=len(names))
         known = np.array([i for i, name in enumerate(names) if name in where], np.int64)
         return put(state, known, select(self._kept, np.array([where[names[i]] for i in known], np.int64)))
+
+    def _refuse_other_kinds(self, names: Sequence[Name]) -> None:
+        """Raise unless names are of the kind that was fitted: the same series would be taken for a new one."""
+        known, got = ({type(name).__name__ for name in some} for some in (self._names or (), names))
+        if known and got - known:
+            kinds = ["/".join(sorted(some)) for some in (known, got)]
+            raise ColumnError(
+                f"series_id was fitted with {kinds[0]} names and now holds {kinds[1]}, such as {names[0]!r}. Nothing "
+                f"was changed. Cast it to {kinds[0]}."
+            )
 
     def _keep_moved(self, names: Sequence[Name], state: State) -> None:
         """Put memories in the place of those that are kept; new names come behind them."""
