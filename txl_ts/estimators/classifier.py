@@ -222,14 +222,17 @@ class TXLClassifier(ClassifierMixin, TabularEstimator):
         return {
             "kind": "U" if kind == "O" else kind,
             "classes": [str(c) if kind in "OU" else c for c in self.classes_.tolist()],
-        }
+        } | ({"dtype": self.classes_.dtype.name} if kind in "iuf" else {})
 
     def _learn_from(self, document: dict[str, Any]) -> None:
         kind, classes = document["kind"], document["classes"]
         dtypes = {"i": np.int64, "u": np.uint64, "f": np.float64, "b": np.bool_, "U": np.str_}
         if len(classes) != self.config_.n_outputs or sorted(set(classes)) != classes:
             raise ValueError("classes must be distinct, sorted, and one per output")
-        self.classes_ = np.array(classes, dtypes[kind])
+        dtype = np.dtype(document.get("dtype", dtypes[kind]) if kind in "iuf" else dtypes[kind])
+        if dtype.kind != kind:
+            raise ValueError(f"classes of the kind {kind!r} cannot be {dtype}")
+        self.classes_ = np.array(classes, dtype)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, *, series_id: Any = None, time: Any = None) -> float:
         """Give the accuracy of :meth:`predict` over all rows, each series started empty.
