@@ -177,6 +177,19 @@ def test_adaptive_bands_are_rewound_too(forecaster, later):
     np.testing.assert_allclose(forecaster.predict().iloc[:, 2:], start.predict().iloc[:, 2:], rtol=1e-4, atol=1e-4)
 
 
+def test_rows_from_before_a_calibration_can_be_revised_unless_bands_adapt(forecaster, later):
+    start = copy.deepcopy(forecaster).calibrate()
+    forecaster.update(part(later, 0, 20), on_revision="rewind")
+    forecaster.calibrate()
+    rows = corrected(later, "T1", 12, 25.0)
+    forecaster.update(rows, on_revision="rewind")
+    start.update(with_rows(part(later, 0, 20), rows))
+    assert_same(forecaster, start)
+    forecaster.calibrate(adaptive=True)
+    with pytest.raises(StampError, match="'T1' keeps no rows"):
+        forecaster.update(rows, on_revision="rewind")
+
+
 def test_mixed_channels_and_columns_are_walked_again_too(tiny, make_rows):
     df = make_rows(n_series=1)
     df = df.assign(flow=df["y"] * 2 + 1, warm=np.arange(len(df)) / 10.0)

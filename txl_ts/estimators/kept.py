@@ -240,7 +240,8 @@ class KeptMemories(ReadsFrames):
         adaptive : bool
             Go on: each series' levels follow what ``update`` brings (adaptive conformal inference). They are part of
             the state, and of the file. Not with ``futr_cols``: what ``update`` forecasts knows nothing of the rows
-            ahead; and not with mixed channels.
+            ahead; and not with mixed channels. Rows from before this call can then be revised no more
+            (``on_revision="rewind"``): no levels are known there to go back to.
         rate : float
             Step of the adaptive levels: larger follows faster and wavers more.
         static_df : frame, optional
@@ -280,7 +281,8 @@ class KeptMemories(ReadsFrames):
         batches = backtest(self._model, panel, cutoffs, h=h, pace=self._pace(self.config_))
         table = Conformal.from_forecasts(((b.forecast, b.y) for b in batches), quantiles=self.config_.quantiles)
         floor = 0.0 if self.config_.non_negative else -np.inf
-        self._epochs = None  # what they hold of adaptive bands belongs to an earlier calibration
+        if adaptive:
+            self._epochs = None  # what they hold of adaptive bands belongs to an earlier calibration, or is not there
         self.calibration_ = fresh_calibration(table, self._fleet, rate=rate if adaptive else None, floor=floor)
         return self
 
