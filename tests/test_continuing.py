@@ -280,6 +280,13 @@ def test_the_report_is_a_frame_of_the_kind_that_was_given(tiny, regimes):
     assert report["forgetting"][1] == 0  # nothing was trained
 
 
+def test_columns_that_would_be_ignored_are_refused(forecaster, tiny, rows, news):
+    with pytest.raises(ParameterError, match=r"leave \['target_col'\] out"):
+        forecaster.learn_regimes([news], [rows], n_windows=1, target_col="z")
+    with pytest.raises(ParameterError, match=r"partial_fit does not know \['taget_col'\].*target_col"):
+        TXLForecaster(**tiny).partial_fit(rows, taget_col="y")
+
+
 def test_regimes_come_in_pairs(forecaster, rows):
     with pytest.raises(ParameterError, match="1 frames to train on and 0 to judge by: give a pair per regime"):
         forecaster.learn_regimes([rows], [], n_windows=2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Self
 
 import narwhals as nw
@@ -82,6 +83,11 @@ class Continues(ReadsFrames):
         epochs = check_integer("max_epochs", max_epochs, at_least=0)
         if not self.__sklearn_is_fitted__():
             fresh: Any = self  # the subclass knows how to begin
+            if unknown := sorted(columns.keys() - signature(fresh.fit).parameters.keys()):
+                raise ParameterError(
+                    f"partial_fit does not know {unknown}. The first call takes max_epochs and what fit takes: "
+                    "id_col, time_col, target_col, hist_cols, futr_cols, static_cols, cat_cols."
+                )
             return fresh._fit_frame(df, static_df, max_epochs=epochs, **columns)
         if columns:
             raise ParameterError(f"the columns are those of the first call: leave {sorted(columns)} out.")
@@ -153,8 +159,8 @@ class Continues(ReadsFrames):
             check_integer(name, value, at_least=1)
         errors = np.full((len(train), len(train)), np.nan)
         for after, df in enumerate(train):
-            is_first = not self.__sklearn_is_fitted__()
-            self.partial_fit(df, max_epochs=max_epochs, static_df=static_df, **(columns if is_first else {}))
+            # Columns are those of the first call; a model that was fitted before refuses them by name.
+            self.partial_fit(df, max_epochs=max_epochs, static_df=static_df, **({} if after else columns))
             for on in range(after + 1):
                 errors[after, on] = self._error_on(test[on], static_df, n_windows=n_windows, step_size=step_size)
         pairs = np.tril_indices(len(train))
