@@ -86,6 +86,44 @@ def test_a_restored_compact_snapshot_can_be_written_again(graph, tmp_path):
         np.testing.assert_allclose(a[i].forecasts, b[i].forecasts, **CLOSE)
 
 
+def test_a_stream_that_is_packed_after_each_row_goes_on_for_ever(graph):
+    x = walks(2, 120)
+    session, straight = StreamSession(graph, max_streams=1), StreamSession(graph)
+    for t in range(120):
+        for i in range(2):  # the other one is packed meanwhile
+            a, b = (s.step({i: rows(x[i, t : t + 1], t)})[i] for s in (session, straight))
+            np.testing.assert_allclose(a.quantiles, b.quantiles, **CLOSE)
+    assert session.metrics()["evicted"] > 200
+
+
+def test_a_stream_that_is_restored_after_each_row_goes_on_for_ever(graph, tmp_path):
+    x = walks(1, 150)[0]
+    session, straight = StreamSession(graph), StreamSession(graph)
+    for t in range(150):
+        a, b = (s.step({"a": rows(x[t : t + 1], t)})["a"] for s in (session, straight))
+        np.testing.assert_allclose(a.quantiles, b.quantiles, **CLOSE)
+        session.snapshot(tmp_path / "now.txl", compact=True)
+        session.restore(tmp_path / "now.txl")
+    state = bundle_of(tmp_path / "now.txl").tensors["state"]
+    assert len(state["kept.rows"]) < 2 * session._fleet.kept.n_needed
+
+
+def test_a_compact_snapshot_from_before_the_second_note_is_read(graph, tmp_path):
+    x = walks(1, 200)[0]
+    session, straight = StreamSession(graph), StreamSession(graph)
+    for s in (session, straight):
+        s.step({"a": rows(x[:20])})
+    for t in range(20, 200):  # until there is no room for more rows behind that base
+        session.snapshot(tmp_path / "old.txl", compact=True)
+        bundle = bundle_of(tmp_path / "old.txl")
+        bundle.positions.pop("kept_second", None)  # a stream with too few rows is written whole
+        state = {name: a for name, a in bundle.tensors["state"].items() if not name.startswith("second.")}
+        save(tmp_path / "old.txl", Bundle(bundle.role, bundle.config, {"state": state}, bundle.positions))
+        session.restore(tmp_path / "old.txl")
+        a, b = (s.step({"a": rows(x[t : t + 1], t)})["a"] for s in (session, straight))
+        np.testing.assert_allclose(a.quantiles, b.quantiles, **CLOSE)
+
+
 def test_young_streams_and_gaps_are_kept_too(graph, tmp_path):
     first, second = StreamSession(graph), StreamSession(graph)
     x = walks(1, 30)[0]
@@ -152,7 +190,8 @@ CRAFTED = {
     "negative": ({"kept": lambda k: [-1, 1]}, "kept must be counts of at most"),
     "more than streams": ({"kept": lambda k: [*k, 1]}, "for no more than all streams"),
     "flags": ({"kept_whole": lambda k: [1, 0]}, "kept_whole must be one flag"),
-    "sum": ({"kept": lambda k: [k[0] - 1, k[1]]}, "shape"),
+    "second note": ({"kept_second": lambda k: [10**9, 1]}, "kept_second must be a place among the rows"),
+    "sum": ({"kept": lambda k: [k[0] + 1, k[1]]}, "shape"),
     "infinite row": ({"kept.rows": lambda a: _first(a, np.inf)}, r"kept\.rows holds numbers that are not finite"),
     "NaN": ({"base.past.05.norm": lambda a: _first(a, np.nan)}, r"base\.past\.05\.norm holds numbers that are not"),
 }
@@ -212,6 +251,19 @@ def test_kept_rows_always_hold_the_last_ones_and_the_tensors_before_them():
             assert first == 0 or len(record.rows) >= 5
 
 
+def test_a_record_is_put_back_with_its_second_note():
+    """Packed after each row, the base still goes on: what is kept stays short."""
+    kept = Kept([TensorSpec("n", (), "int32")], n_channels=1, n_rows=3)
+    kept.make_room(1)
+    kept.begin(np.array([0]))
+    for t in range(40):
+        kept.add_one(0, np.array([t], np.float32), lambda lanes, t=t: [np.full(len(lanes), t + 1, np.int32)])
+        record = kept.record(0, [np.int32(t + 1)])
+        assert record.rows[:, 0].tolist() == list(range(int(record.base[0]), t + 1))
+        assert len(record.rows) < 6
+        kept.put(0, record, is_whole=bool(kept.is_whole[0]))
+
+
 def test_a_record_that_is_put_back_goes_on():
     kept = Kept([TensorSpec("n", (), "int32")], n_channels=1, n_rows=3)
     kept.make_room(2)
@@ -223,3 +275,8 @@ def test_a_record_that_is_put_back_goes_on():
         back = kept.record(0, [])
         assert back.rows[:, 0].tolist() == list(range(int(back.base[0]), t + 1))
     assert kept.record(1, []).rows[:, 0].tolist() == list(range(7, 13))
+
+
+def test_without_a_memory_a_row_is_kept_nevertheless():
+    """Walks are cut before the rows that are kept: with none, the rows of a whole walk would have to be."""
+    assert Kept([TensorSpec("n", (), "int32")], n_channels=1, n_rows=0).n_needed == 1

@@ -66,12 +66,16 @@ def save_streams(path: str | PathLike[str], saved: Saved, contract: Contract, *,
     if saved.records:
         records = [record for _, record, _ in saved.records.values()]
         positions["kept"] = [len(record.rows) for record in records]
+        positions["kept_second"] = [record.second_at for record in records]
         positions["kept_whole"] = [is_whole for _, _, is_whole in saved.records.values()]
         state[_ROWS] = np.concatenate([record.rows for record in records])
         for place, index in enumerate(small):
             name = contract.inputs[index]
             state[f"base.{name}"] = np.stack([record.base[place] for record in records])
             state[f"now.{name}"] = np.stack([record.now[place] for record in records])
+            # Where there is no second note, any numbers keep its place.
+            seconds = [record.base if record.second is None else record.second for record in records]
+            state[f"second.{name}"] = np.stack([second[place] for second in seconds])
     save(path, Bundle("stream-state", config, {"state": state}, positions))
 
 
@@ -102,7 +106,8 @@ def load_streams(path: str | PathLike[str], contract: Contract, *, small: Sequen
             table[_ROWS] = ((sum(counts), contract.layout.n_kept), "float32")
             for index in small:
                 name, spec = contract.inputs[index], contract.specs[index]
-                table[f"base.{name}"] = table[f"now.{name}"] = ((k, *spec.shape), spec.dtype)
+                for when in _whens(positions):
+                    table[f"{when}.{name}"] = ((k, *spec.shape), spec.dtype)
         return {"state": table}
 
     bundle = load(path, role="stream-state", expected=expected)
@@ -120,9 +125,13 @@ def load_streams(path: str | PathLike[str], contract: Contract, *, small: Sequen
     n_whole, ends = len(places) - len(counts), np.cumsum(counts)
     records: dict[LaneName, tuple[Place, Record, bool]] = {}
     for i, (stream, place) in enumerate(places[n_whole:]):
-        base, now = ([tensors[f"{when}.{contract.inputs[k]}"][i] for k in small] for when in ("base", "now"))
+        base, now, *noted = (
+            [tensors[f"{when}.{contract.inputs[k]}"][i] for k in small] for when in _whens(bundle.positions)
+        )
         rows = tensors[_ROWS][ends[i] - counts[i] : ends[i]]
-        records[stream] = (place, Record(base, rows, now), bundle.positions["kept_whole"][i])
+        at = bundle.positions["kept_second"][i] if noted else 0
+        record = Record(base, rows, now, noted[0] if at else None, at)
+        records[stream] = (place, record, bundle.positions["kept_whole"][i])
     return Saved(dict(places[:n_whole]), [tensors[name] for name in contract.inputs], records)
 
 
@@ -137,6 +146,11 @@ def _described(
     ]
 
 
+def _whens(positions: dict[str, Any]) -> tuple[str, ...]:
+    """Name the moments of which a record has small tensors; the first files had no second note."""
+    return ("base", "now", "second") if "kept_second" in positions else ("base", "now")
+
+
 def _kept(positions: dict[str, Any], most_rows: int) -> list[int]:
     """Give the rows of each record, or raise ValueError where they make no sense."""
     if "kept" not in positions:
@@ -146,6 +160,11 @@ def _kept(positions: dict[str, Any], most_rows: int) -> list[int]:
         raise ValueError(f"kept must be counts of at most {most_rows} rows, for no more than all streams")
     if len(flags) != len(counts) or any(type(flag) is not bool for flag in flags):
         raise ValueError("kept_whole must be one flag for each of kept")
+    seconds = positions.get("kept_second", [0] * len(counts))
+    if len(seconds) != len(counts) or any(
+        type(at) is not int or not 0 <= at <= n for at, n in zip(seconds, counts, strict=True)
+    ):
+        raise ValueError("kept_second must be a place among the rows for each of kept")
     return list(counts)
 
 

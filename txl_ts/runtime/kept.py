@@ -32,11 +32,17 @@ class Record:
     rows : float32 array of shape (n, C)
     now : list of array
         Small tensors after the last of ``rows``.
+    second : list of array, or None
+        The second note: small tensors after ``second_at`` of the rows. None: there was none yet, or an older file has
+        left it out.
+    second_at : int
     """
 
     base: Small
     rows: NDArray[np.float32]
     now: Small
+    second: Small | None = None
+    second_at: int = 0
 
 
 class Kept:
@@ -52,8 +58,7 @@ class Kept:
     """
 
     def __init__(self, specs: list[TensorSpec], *, n_channels: int, n_rows: int) -> None:
-        self.n_needed = n_rows
-        self._step = max(n_rows, 1)
+        self.n_needed = self._step = max(n_rows, 1)  # without a memory, the tensors before the last row
         self.rows = np.zeros((0, 4 * self._step, n_channels), np.float32)
         self.n = np.zeros(0, np.int64)  # rows since the base
         self._second_at = np.zeros(0, np.int64)  # rows between the base and the second note; 0: there is none
@@ -79,6 +84,9 @@ class Kept:
 
     def add(self, lanes: Lanes, rows: NDArray[np.float32], small: Callable[[Lanes], Small]) -> None:
         """Take in T rows (n, T, C) of each lane, T no longer than the reach; ``small`` gives the tensors after them."""
+        # Where a record came without its second note, that was noted late: there would be no room up to the next one.
+        if (is_full := self.n[lanes] + rows.shape[1] > self.rows.shape[1]).any():
+            self._go_on(lanes[is_full])
         n, step = self.n[lanes], self._step
         for t in range(rows.shape[1]):
             self.rows[lanes, n + t] = rows[:, t]
@@ -88,24 +96,27 @@ class Kept:
         is_first = (second == 0) & (n >= step)
         is_due = (second > 0) & (n - second >= step)
         if is_due.any():
-            due = lanes[is_due]
-            for lane, past in zip(due.tolist(), second[is_due].tolist(), strict=True):
-                left = int(self.n[lane]) - past
-                self.rows[lane, :left] = self.rows[lane, past : past + left]
-                self.n[lane] = left
-            for base, noted in zip(self._base, self._second, strict=True):
-                base[due] = noted[due]
-            self.is_whole[due] = False
+            self._go_on(lanes[is_due])
         if (noting := is_first | is_due).any():
             mine = lanes[noting]
             for noted, part in zip(self._second, small(mine), strict=True):
                 noted[mine] = part
             self._second_at[mine] = self.n[mine]
 
+    def _go_on(self, lanes: Lanes) -> None:
+        """Let the second note be the base."""
+        for lane, past in zip(lanes.tolist(), self._second_at[lanes].tolist(), strict=True):
+            left = int(self.n[lane]) - past
+            self.rows[lane, :left] = self.rows[lane, past : past + left]
+            self.n[lane] = left
+        for base, noted in zip(self._base, self._second, strict=True):
+            base[lanes] = noted[lanes]
+        self._second_at[lanes], self.is_whole[lanes] = 0, False
+
     def add_one(self, lane: int, row: NDArray[np.float32], small: Callable[[Lanes], Small]) -> None:
         """Take in one row (C,) of one lane."""
         n, second = int(self.n[lane]), int(self._second_at[lane])
-        if n + 1 - second >= self._step:
+        if n + 1 - second >= self._step or n == self.rows.shape[1]:
             self.add(np.array([lane]), row[None, None], small)
             return
         self.rows[lane, n] = row
@@ -117,8 +128,9 @@ class Kept:
 
     def record(self, lane: int, now: Small) -> Record:
         """Copy one lane out; ``now`` are its small tensors."""
-        base = [array[lane].copy() for array in self._base]
-        return Record(base, self.rows[lane, : self.n[lane]].copy(), now)
+        base, second_at = [array[lane].copy() for array in self._base], int(self._second_at[lane])
+        second = [array[lane].copy() for array in self._second] if second_at else None
+        return Record(base, self.rows[lane, : self.n[lane]].copy(), now, second, second_at)
 
     def put(self, lane: int, record: Record, *, is_whole: bool) -> None:
         """Take a record in."""
@@ -127,9 +139,12 @@ class Kept:
         self.n[lane], self.is_whole[lane] = n, is_whole
         for array, part in zip(self._base, record.base, strict=True):
             array[lane] = part
-        for array, part in zip(self._second, record.now, strict=True):
+        second, at = record.second, record.second_at
+        if second is None:  # a lane that has come so far needs one
+            second, at = record.now, n if n >= self._step else 0
+        for array, part in zip(self._second, second, strict=True):
             array[lane] = part
-        self._second_at[lane] = n if n >= self._step else 0
+        self._second_at[lane] = at
 
     def copy(self, lane: int, to: int) -> None:
         """Let another lane have the same."""
