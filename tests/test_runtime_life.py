@@ -87,6 +87,23 @@ def test_a_long_table_in_any_order_is_a_history(graph, frame, kind):
         np.testing.assert_array_equal(a.quantiles, b.quantiles)
 
 
+@pytest.mark.parametrize("value", [50.0, np.nan])
+def test_a_history_of_one_row_is_that_row(graph, value):
+    warm, stepped, history = StreamSession(graph), StreamSession(graph), {"a": rows([value]), "b": rows([1.0, 2.0])}
+    warm.warm(history)
+    stepped.step(history)
+    a, b = (s.step({"a": 51.0})["a"] for s in (warm, stepped))
+    np.testing.assert_array_equal(a.forecasts, b.forecasts)
+    assert warm.metrics()["statuses"] == stepped.metrics()["statuses"]
+
+
+@pytest.mark.parametrize("ids", [["5", 5, "5", 5], np.array(["5", 5, "5", 5], object)], ids=["list", "objects"])
+def test_a_name_and_the_number_that_is_written_like_it_are_two_streams(graph, ids):
+    session = StreamSession(graph)
+    assert session.warm({"unique_id": ids, "ds": T0 + np.array([0, 0, 1, 1]) * HOUR, "y": np.arange(4.0)}) == 4
+    assert set(session.streams) == {"5", 5}
+
+
 def test_a_history_that_cannot_be_read_changes_nothing(graph):
     session = StreamSession(graph)
     session.step({"a": rows([1.0], 50)})
@@ -224,6 +241,15 @@ def test_a_swap_that_is_rolled_back_has_lost_no_row(graph, retrained, shadow):
         np.testing.assert_array_equal(a[name].forecasts, b[name].forecasts)
     with pytest.raises(StateError, match="there is nothing to go back to"):
         session.roll_back()
+
+
+def test_a_stream_of_one_row_is_swapped_with_that_row(graph, retrained):
+    session, fresh = StreamSession(graph), StreamSession(retrained[1])
+    for s in (session, fresh):
+        s.step({"a": rows([50.0])})
+    session.swap(retrained[1])
+    a, b = (s.step({"a": 51.0})["a"] for s in (session, fresh))
+    np.testing.assert_array_equal(a.forecasts, b.forecasts)
 
 
 def test_a_stream_that_was_reset_is_still_there_after_a_swap(graph, retrained):

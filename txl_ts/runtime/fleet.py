@@ -284,7 +284,9 @@ class Fleet:
             last=stamps,
             timed=timed,
         )
-        x, start = columns.values, (n_rows == 0).astype(np.int32)
+        # What is odd and still one row, as a history may be, is put in its place by its plan.
+        x = columns.values.copy() if columns.odd else columns.values
+        start = (n_rows == 0).astype(np.int32)
         work = _Work(columns, lanes, origin, answer, start, x, {}, is_anew=False, static=self._static(columns, lanes))
         if not contract.layout.is_plain:
             work.x = self._completed(work, is_plain)
@@ -322,12 +324,12 @@ class Fleet:
         n_resets = sum(is_start for _, is_start in one.pieces) - (place.n_rows == 0)
         answer.n_resets += n_resets
         work.is_anew |= n_resets > 0
+        last = one.pieces[-1][0][-1]
+        answer.is_missing[i] = bool(np.isnan(last[: self.contract.layout.n_channels]).any())
         if len(one.given) == 1:
             (work.start[i],) = (int(is_start) for _, is_start in one.pieces)
-            if not self.contract.layout.is_plain:
-                work.x[i] = one.pieces[0][0][0]
+            work.x[i] = last
             return
-        answer.is_missing[i] = bool(np.isnan(one.pieces[-1][0][-1][: self.contract.layout.n_channels]).any())
         n_kept = self.kept.n_needed if self.has_records else 0
         work.walks[i] = walk_of(one, longest=self.contract.longest, n_kept=n_kept)
 
