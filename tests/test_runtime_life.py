@@ -336,6 +336,16 @@ def test_idle_streams_are_closed_by_the_time_of_the_stamps(graph):
     assert StreamSession(graph, idle=timedelta(hours=2))._idle == 2 * HOUR
 
 
+def test_one_clock_far_ahead_does_not_end_the_closing_of_idle_streams(graph):
+    session = StreamSession(graph, idle="10h")
+    session.step({"before": rows([1.0])})
+    session.step({"wrong": rows([1.0], 10**6)})
+    assert session.streams == ("wrong",)
+    for t in range(1, 40):
+        session.step({f"m{t}": rows([1.0], t)})
+    assert len(session.streams) < 15
+
+
 @pytest.mark.parametrize(
     ("given", "text"),
     [

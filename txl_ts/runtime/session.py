@@ -310,7 +310,8 @@ class StreamSession(Swapping):
         most = None if self._max_streams is None else self._max_streams * max(1, len(self.contract.targets))
         if self._idle is not None and answer.timed.any():
             newest = int(answer.last[answer.timed].max())
-            if self._swept_at is None or newest - self._swept_at > self._idle // 8:
+            # Backwards too: one clock that was far ahead must not end the sweeping.
+            if self._swept_at is None or abs(newest - self._swept_at) > self._idle // 8:
                 self._swept_at = newest
                 for name in eviction.idle_streams(fleet, before=newest - self._idle):
                     with self._turns.of([name]):
