@@ -99,6 +99,16 @@ def test_the_graph_itself_takes_the_status_of_readings(exported, series):
     assert np.isnan(found[1][0, :, 2]).all()
 
 
+def test_a_row_is_warming_up_until_it_has_a_score(exported, series):
+    detector, path, contract = exported
+    later = series[400:440].reset_index(drop=True)
+    session = StreamSession(path)
+    found = [session.step({"pump": rows(later[i : i + 1])})["pump"] for i in range(len(later))]
+    assert [one.status for one in found] == detector.detect(later).status.tolist()
+    assert [one.status for one in found].count("warming_up") == contract["warm_rows"]
+    assert all(np.isnan(one.score) == (one.status == "warming_up") for one in found)
+
+
 def test_a_fleet_of_streams_steps_as_arrays(exported, series):
     detector, path, _ = exported
     session, names = StreamSession(path), [f"pump-{i}" for i in range(5)]

@@ -244,7 +244,9 @@ class StreamSession(Swapping):
             self._counters.refused(error)
             raise
         contract = fleet.contract
-        codes = np.where(answer.is_missing, 2, np.where(answer.n_rows < contract.warm_rows, 1, 0))
+        # A detector compares with the forecast before the row, and so needs one row more.
+        is_warming = answer.n_rows < contract.warm_rows + contract.is_detector
+        codes = np.where(answer.is_missing, 2, np.where(is_warming, 1, 0))
         self._counters.used(
             n_rows=columns.n_rows,
             codes=codes,
