@@ -46,6 +46,8 @@ def read_history(given: Any, *, contract: Contract, id_col: str, time_col: str) 
             f"{{'meter-7': {{'time': […], 'values': {{{contract.channels[0]!r}: […]}}}}}} or a long frame."
         )
     ids = _column(given, id_col)
+    if ids.dtype.kind == "U" and not all(isinstance(one, str) for one in given[id_col]):  # a list with numbers in it
+        ids = np.array(given[id_col], object)
     stamps = np.array(native_stamps(_column(given, time_col), stream="of the history", contract=contract), np.int64)
     layout = contract.row_layout
     names = [*contract.channels, *(column.name for column in layout.columns)]
@@ -73,6 +75,9 @@ def _by_stream(
     known, first, number = np.unique(
         ids.astype(str) if ids.dtype == object else ids, return_index=True, return_inverse=True
     )
+    if ids.dtype == object:  # "5" and 5 are two streams
+        is_text = np.array([isinstance(one, str) for one in ids.tolist()], bool)
+        known, first, number = np.unique(2 * number + is_text, return_index=True, return_inverse=True)
     order = np.lexsort((stamps, number))
     ends = np.cumsum(np.bincount(number, minlength=len(known)))
     out: dict[StreamName, Rows] = {}
