@@ -600,6 +600,8 @@ def test_what_is_no_graph_is_refused_by_name(tmp_path):
         StreamSession(tmp_path / "odd.onnx")
     with pytest.raises(FileNotFoundError):
         StreamSession(tmp_path / "none.onnx")
+    with pytest.raises(FileFormatError, match="is a folder, expected a graph"):
+        StreamSession(tmp_path)
 
 
 @pytest.mark.parametrize("threads", [0, True, 1.5])

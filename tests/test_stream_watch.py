@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from tests.oracles.mean_session import MeanSession
 from txl_ts.calibration import Calibration
-from txl_ts.errors import ColumnError, FileFormatError, ParameterError, StateError, TxlError
+from txl_ts.errors import ColumnError, FileFormatError, ParameterError, SaveError, StateError, TxlError
 from txl_ts.stream import Alerts, Channel, Intake, Rule, Surprise, Watch, from_arrays, restore, snapshot, to_arrays
 from txl_ts.stream.score import joint_surprise, surprises
 
@@ -253,6 +253,14 @@ def test_a_snapshot_replaces_the_one_before_and_leaves_two_files(tmp_path):
         walk(watch, log_of(0)[cut - 10 : cut])
         snapshot(watch, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model-2.txl", "watch.txl"]
+
+
+def test_a_snapshot_that_finds_a_file_in_place_of_its_folder_is_a_save_error(tmp_path):
+    (tmp_path / "afile").write_text("mine")
+    for place in (tmp_path / "afile", tmp_path / "afile" / "below"):
+        with pytest.raises(SaveError, match="cannot be made a folder"):
+            snapshot(make(), place)
+    assert (tmp_path / "afile").read_text() == "mine"
 
 
 def test_a_kill_between_the_two_files_of_a_snapshot_leaves_the_one_before(tmp_path):

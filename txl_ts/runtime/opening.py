@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from os import PathLike, fspath
 from pathlib import Path
 
+from txl_ts.errors import FileFormatError
 from txl_ts.runtime.desk import Manner
 from txl_ts.runtime.engine import Engine, Steps
 from txl_ts.runtime.fleet import Fleet
@@ -65,5 +66,10 @@ def _one_row(
 
 
 def _read(path: str | PathLike[str]) -> tuple[str, bytes]:
+    if Path(path).is_dir():
+        raise FileFormatError(
+            f"{fspath(path)} is a folder, expected a graph. Pass the file that `export_onnx` wrote, such as "
+            f"{fspath(Path(path) / 'demand.onnx')}."
+        )
     with open(path, "rb") as file:
         return fspath(path), file.read()

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from txl_ts import __version__
-from txl_ts.errors import FileFormatError, ParameterError
+from txl_ts.errors import FileFormatError, ParameterError, SaveError
 from txl_ts.forms import check_form
 from txl_ts.store import Bundle, Expected, load, peek, save
 from txl_ts.stream.watch import FORM, Watch
@@ -108,7 +108,13 @@ def snapshot(watch: Watch, folder: str | PathLike[str], *, source: Any = None) -
         If it cannot be written; the snapshot before is intact.
     """
     place = Path(folder)
-    place.mkdir(parents=True, exist_ok=True)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SaveError(
+            f"{os.fspath(place)} cannot be made a folder: {error.strerror}. Pass a folder that is there, or a name in "
+            "one that you may write to."
+        ) from error
     number = 1 + (_number(peek(place / _FILE)[1]) if (place / _FILE).exists() else -1)
     model_file = f"model-{number}.txl"
     write: Callable[[str], None] = watch.model.snapshot  # type: ignore[attr-defined]
