@@ -153,6 +153,23 @@ def test_any_split_of_updates_gives_the_scores_of_one_call(fitted, rows, tmp_pat
     }
 
 
+@pytest.mark.parametrize("name", [None, "pump"])
+def test_drift_does_not_depend_on_how_rows_were_cut_nor_on_a_file_between(name, tmp_path):
+    wide = made_up(300, seed=2) + np.random.default_rng(3).normal(size=(300, 3)).astype(np.float32)
+    TXLAnomalyDetector(**SMALL | {"max_epochs": 0}).fit(made_up(), series_id=name).save(tmp_path / "a.txl")
+    one, two = (TXLAnomalyDetector.load(tmp_path / "a.txl") for _ in range(2))
+    found = []
+    for a in range(0, 300, 25):
+        found += two.update(wide[a : a + 25], series_id=name).status.tolist()
+        two.save(tmp_path / "b.txl")
+        two = TXLAnomalyDetector.load(tmp_path / "b.txl")
+    assert one.detect(wide, series_id=name, start="fitted").status.tolist() == found
+    assert one.update(wide, series_id=name).status.tolist() == found
+    assert found.count("drift") > 100
+    after = two.detect(wide[:5], series_id=name, start="fitted").status.tolist()
+    assert after == one.update(wide[:5], series_id=name).status.tolist() == ["drift"] * 5
+
+
 @pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame], ids=["pandas", "polars"])
 def test_a_long_frame_brings_its_ids_and_times(make):
     parts = []

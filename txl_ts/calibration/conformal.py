@@ -25,6 +25,7 @@ _DRIFT = 1e6  # the bet against "as in calibration" is won a million times over
 _HIGHEST = 1e12
 _LEAST = 1e-300  # a p-value is never 0
 _CREDIT, _MOST_CREDIT = 1.5, 3.0  # alarms that may be taken in: so many times the budget, saved up to so many
+BETS = {"bets": [float, float, float], "turn": int}
 _FORM = {
     "calibration": str,
     "ring": ...,
@@ -32,8 +33,7 @@ _FORM = {
     "credit": float,
     "n_taken": int,
     "learned": [float],
-    "bets": [float, float, float],
-    "turn": int,
+    **BETS,
 }
 
 
@@ -364,16 +364,33 @@ class Calibration:
             moved = [bet * _HIGHEST / total for bet in moved]
         state["bets"] = moved
 
-    def drifts(self, scores: ArrayLike) -> NDArray[np.bool_]:
-        """Tell at each row of a stream, in the order of time, whether its scores have drifted; see :meth:`step`."""
-        found, state = np.zeros(np.shape(scores), bool), self.open()
+    def drifts(
+        self, scores: ArrayLike, bets: Mapping[str, Any] | None = None
+    ) -> tuple[NDArray[np.bool_], dict[str, Any]]:
+        """Tell at each row of a stream, in the order of time, whether its scores have drifted; see :meth:`step`.
+
+        Parameters
+        ----------
+        scores : array of shape (n,)
+            NaN where there is none.
+        bets : dict, optional
+            What the rows before these gave; without, the stream begins.
+
+        Returns
+        -------
+        has_drifted : bool array of shape (n,)
+        bets : dict
+            The bets after these rows, as plain JSON of the form ``BETS``.
+        """
+        found, before = np.zeros(np.shape(scores), bool), self.open() if bets is None else bets
+        state = {name: before[name] for name in BETS}
         has_drifted = False
         for i, p in enumerate(self.p_values(scores).tolist()):
             if not math.isnan(p):
                 self._bet(p, state)
                 has_drifted = sum(state["bets"]) >= _DRIFT
                 found[i] = has_drifted
-        return found
+        return found, state
 
     def learn(self, scores: Iterable[float], state: Mapping[str, Any]) -> dict[str, Any]:
         """Take scores of a false alarm for normal ones; gives the new state."""

@@ -23,7 +23,7 @@ from txl_ts.estimators.detector_fitting import least_alpha, roles_of, train_dete
 from txl_ts.estimators.forecaster import NotFittedError
 from txl_ts.estimators.row_scores import RowScores
 from txl_ts.estimators.series_memories import SeriesMemories
-from txl_ts.estimators.series_rows import SeriesRows, check_start, read_rows
+from txl_ts.estimators.series_rows import Name, SeriesRows, check_start, read_rows
 from txl_ts.export.detector import export_detector
 from txl_ts.instants import read_duration
 from txl_ts.live import LiveSession
@@ -320,6 +320,7 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
         self._scores, self._step_ns, self.block_len_ = scores, step, block_len
         self._take_calibration(calibration)
         self._keep_memories(rows)
+        self._bets: dict[Name, dict[str, Any]] = {}  # against drift, of the series that were updated
         self._describe()
         self.fit_seconds_ = clock.perf_counter() - begin
         return self
@@ -375,10 +376,10 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
         check_start(start)
         rows = self._read_more(X, time=time, series_id=series_id)
         state = None if start is None else self._memories_of(rows)
-        return self._judged(rows, state)
+        return self._judged(rows, state, [None] * len(rows.first) if start is None else self._bets_of(rows))
 
     def update(self, X: Any, *, time: Any = None, series_id: Any = None) -> RowScores:
-        """Take in new rows: the memories of their series move on. Any split of the rows gives the same scores.
+        """Take in new rows: the memories of their series move on. Any split of the rows gives the same answer.
 
         Parameters
         ----------
@@ -397,8 +398,11 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
         self._check_fitted()
         rows = self._read_more(X, time=time, series_id=series_id)
         state = self._memories_of(rows)
-        found = self._judged(rows, state)
-        self._keep_moved(("",) if rows.names is None else rows.names, state)
+        bets = self._bets_of(rows)
+        found = self._judged(rows, state, bets)
+        names = ("",) if rows.names is None else rows.names
+        self._keep_moved(names, state)
+        self._bets.update(zip(names, bets, strict=True))
         return found
 
     def score_samples(
@@ -522,8 +526,11 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
         self._check_fitted()
         return export_detector(self._model, path, about=detector_files.about_detector(self), profile=profile)
 
-    def _judged(self, rows: SeriesRows, state: State | None) -> RowScores:
-        """Score rows; ``state`` is moved on in place."""
+    def _bets_of(self, rows: SeriesRows) -> list[dict[str, Any] | None]:
+        return [self._bets.get(name) for name in (rows.names or ("",))]
+
+    def _judged(self, rows: SeriesRows, state: State | None, bets: list[dict[str, Any] | None]) -> RowScores:
+        """Score rows; ``state`` and ``bets``, those of each series, are moved on in place."""
         n, channels = len(rows.values), rows.values.shape[1]
         levels = self.config_.quantiles
         picked = [0, levels.index(0.5), len(levels) - 1]
@@ -547,8 +554,9 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
                 said = y[i, : min(y.shape[1], rows.stop[lane] - at - 1), 0][..., picked]
                 bands[at + 1 : at + 1 + len(said)] = said
         p_value = self.calibration_.p_values(score.astype(np.float64))
-        for a, b in zip(rows.first, rows.stop, strict=True):
-            status[a:b][self.calibration_.drifts(score[a:b].astype(np.float64))] = DRIFT
+        for i, (a, b) in enumerate(zip(rows.first, rows.stop, strict=True)):
+            has_drifted, bets[i] = self.calibration_.drifts(score[a:b].astype(np.float64), bets[i])
+            status[a:b][has_drifted] = DRIFT
             status[a:b][np.isnan(rows.values[a:b]).any(axis=1)] = MISSING
             if rows.panel is not None:
                 status[b : a + rows.panel[1]] = MISSING

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from txl_ts import __version__
+from txl_ts.calibration.conformal import BETS
 from txl_ts.config import ModelConfig
 from txl_ts.detector_model import DetectorModel, SensorModel
 from txl_ts.errors import FileFormatError, StateError, TxlWarning
@@ -31,6 +32,7 @@ from txl_ts.estimators.model_files import (
     weights_of,
 )
 from txl_ts.export.detector import detector_contract
+from txl_ts.forms import check_form
 from txl_ts.live import LiveSession
 from txl_ts.runtime import read_contract
 from txl_ts.runtime.files import Saved, save_streams
@@ -73,7 +75,9 @@ def save_detector(path: str | PathLike[str], detector: TXLAnomalyDetector) -> No
         "contamination": detector.calibration_.budget.contamination,
         "scores": [len(part) for part in detector._scores],
     }
-    positions = {"names": None if detector._names is None else list(detector._names)}
+    positions: dict[str, Any] = {"names": None if detector._names is None else list(detector._names)}
+    if detector._bets:
+        positions["bets"] = [detector._bets.get(name) for name in positions["names"]]
     state = to_arrays(detector._kept) if detector._names is not None else {}
     state |= {"calibration": np.concatenate(detector._scores)}
     save(path, Bundle("model", config, {**weights_of(model.core), "state": state}, positions))
@@ -93,6 +97,10 @@ def load_detector(path: str | PathLike[str], cls: type[_D]) -> _D:
         specs = model.state_specs() if out._names is not None else ()
         kept = graph_names(spec.name for spec in specs)
         out._kept = {spec.name: tensors["state"][name] for spec, name in zip(specs, kept, strict=True)}
+        bets = bundle.positions.get("bets", [])  # older files have none
+        check_form(bets, [(BETS, None)], where="bets")
+        named = zip(out._names or (), bets, strict=True) if bets else ()
+        out._bets = {name: one for name, one in named if one is not None}
         out.history_ = history_from_json(config["history"], may_lack=True)
         out.fit_seconds_, out._step_ns, out.block_len_ = config["fit_seconds"], config["step_ns"], config["block_len"]
         edges = np.cumsum(config["scores"])[:-1]
