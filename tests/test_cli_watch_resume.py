@@ -319,6 +319,46 @@ def test_at_the_end_of_a_source_rows_that_wait_go_out_unless_a_next_run_goes_on(
     assert lines_of(tmp_path / "b")[1]["values"] == {"y": 3}
 
 
+@pytest.mark.parametrize("kind", ["file", "pipe"])
+def test_a_snapshot_is_written_every_so_many_lines_whatever_the_batch(kind, table, said, tmp_path):
+    from txl_ts.cli.watch.run import Manner
+    from txl_ts.cli.watch.sink import Sink
+    from txl_ts.cli.watch.source import FileSource, PipeSource
+
+    source = FileSource(table)
+    if kind == "pipe":
+        read, write = os.pipe()
+        os.write(write, table.read_bytes())
+        os.close(write)
+        source = PipeSource(read)
+    manner = Manner(every=20, batch=1000)
+    one = a_run(source, out=Sink.open(tmp_path / "out"), folder=tmp_path / "state", manner=manner)
+    assert to_end(one) == 0
+    assert one.counts.snapshots == 1 + 81 // 20 + 1  # when it begins, every 20 lines, when it ends
+    assert (tmp_path / "out").read_bytes() == said
+
+
+def test_lines_of_a_slow_pipe_count_towards_the_next_snapshot(tmp_path):
+    from txl_ts.cli.watch.run import Manner
+    from txl_ts.cli.watch.sink import Sink
+    from txl_ts.cli.watch.source import PipeSource
+
+    class SlowPipe(PipeSource):
+        """Waits before each line."""
+
+        def __iter__(self):
+            for line in ("time,y\n" + csv_rows(0, 60)).splitlines(keepends=True):
+                yield None
+                self.n_lines += 1
+                yield line.encode()
+
+    one = a_run(
+        SlowPipe(0), out=Sink.open(tmp_path / "out"), folder=tmp_path / "state", manner=Manner(every=5, batch=100)
+    )
+    assert to_end(one) == 0
+    assert one.counts.snapshots == 1 + 61 // 5 + 1
+
+
 def test_a_strict_run_meets_the_same_line_again(table, tmp_path, capsys):
     rows = table.read_text().splitlines(keepends=True)
     table.write_text("".join([*rows[:40], "now,1\n", *rows[40:]]))

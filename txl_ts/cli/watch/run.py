@@ -241,12 +241,12 @@ class Run:
             if raw is None:
                 self._take()
                 self._flush()
-                continue
-            self._read(raw)
-            if len(self._batch) >= self.manner.batch:
+            else:
+                self._read(raw)
+            if self._n_unsaved >= self.manner.every and self.folder is not None:
+                self.save()
+            elif len(self._batch) >= self.manner.batch:
                 self._take()
-                if self._n_unsaved >= self.manner.every:
-                    self.save()
 
     def _read(self, raw: bytes) -> None:
         self.counts.lines += 1
