@@ -82,6 +82,27 @@ def test_a_row_that_waits_goes_out_when_all_tags_are_there_or_time_is_over():
     assert found == [(12, 1.0, 2.0), (20, 3.0, None), (34, 4.0, 5.0), (40, None, 6.0)]
 
 
+@pytest.mark.parametrize(
+    "last",
+    [[("a", 35, 2.0), ("b", 35, 3.0)], [("b", 35, 3.0), ("a", 35, 2.0)], [{"time": 35, "values": {"a": 2.0, "b": 3.0}}]],
+    ids=["a first", "b first", "together"],
+)
+def test_a_full_row_waits_for_readings_of_its_own_stamp_that_are_there(last):
+    intake = Intake(["a", "b"], timeout=20, late=5, max_gap=1000)
+    rows, state = walk(intake, [("b", 32, 1.0), *last, (None, 99, None)])
+    rows += intake.flush(state)[0]
+    assert len({row.stamp for row in rows}) == len(rows)
+    assert rows[-1].stamp == 35
+    assert rows[-1].values == {"a": 2.0, "b": 3.0}
+
+
+def test_a_message_that_fills_a_row_goes_into_it_whole():
+    intake = Intake(list("abc"), timeout=20, max_gap=1000)
+    rows, state = walk(intake, [("a", 32, 1.0), ("c", 35, 2.0), {"time": 35, "values": {"b": 3.0, "a": 4.0}}])
+    assert [(row.stamp, row.values) for row in rows] == [(35, {"a": 4.0, "b": 3.0, "c": 2.0})]
+    assert state["row"] is None
+
+
 def test_a_row_on_the_grid_with_all_its_tags_goes_out_at_once():
     rows, state = Intake(["a", "b"], tick="1min").step([{"time": T0, "values": {"a": 1.0, "b": 2.0}}])
     assert [row.stamp for row in rows] == [T0]
@@ -130,17 +151,19 @@ INTAKES = [
         {"tick": 7, "late": 15, "max_gap": 40, "max_jump": 1000, "back": 20},
         {"max_gap": 40, "max_jump": 1000, "back": 20},
         {"late": 9, "timeout": 4, "max_gap": 40, "max_jump": 1000, "back": 20},
+        {"late": 9, "timeout": 25, "max_gap": 40, "max_jump": 1000, "back": 20},
     )
 ]
+KINDS = ["tick", "tick and late", "change", "timeout and late", "long timeout and late"]
 
 
-@pytest.mark.parametrize("intake", INTAKES, ids=["tick", "tick and late", "change", "timeout and late"])
+@pytest.mark.parametrize("intake", INTAKES, ids=KINDS)
 @given(wild_logs(), st.sets(st.integers(0, 60)))
 def test_any_split_of_the_messages_into_calls_gives_the_same_rows_and_state(intake, log, cuts):
     assert walk(intake, log, [cut for cut in cuts if cut < len(log)]) == walk(intake, log)
 
 
-@pytest.mark.parametrize("intake", INTAKES, ids=["tick", "tick and late", "change", "timeout and late"])
+@pytest.mark.parametrize("intake", INTAKES, ids=KINDS)
 @given(wild_logs())
 def test_a_state_that_went_through_json_continues_the_same_at_every_message(intake, log):
     rows, state = [], json.loads(json.dumps(intake.open(), allow_nan=False))
@@ -153,7 +176,7 @@ def test_a_state_that_went_through_json_continues_the_same_at_every_message(inta
     assert (rows, state) == walk(intake, log)
 
 
-@pytest.mark.parametrize("intake", INTAKES, ids=["tick", "tick and late", "change", "timeout and late"])
+@pytest.mark.parametrize("intake", INTAKES, ids=KINDS)
 @given(wild_logs())
 def test_used_rows_come_in_order_and_every_reading_is_used_once_or_refused_once(intake, log):
     rows, state = walk(intake, log)

@@ -332,13 +332,23 @@ class _Run:
         self._pass(watermark)
 
     def _add_all(self, waiting: Iterable[list[Any]]) -> None:
-        for (stamp, _), message in groupby(waiting, key=lambda one: one[:2]):
+        messages = [(key[0], list(one)) for key, one in groupby(waiting, key=lambda one: one[:2])]
+        for i, (stamp, message) in enumerate(messages):
             read = {tag: value for _, _, tag, value in message}
             at = self.intake.grid(stamp) if self.intake.tick is not None else stamp
             if self.state["row"] is not None and self._must_close(self.state["row"], read, at):
                 self._close()
             for tag, value in read.items():
                 self._add(tag, stamp, value, at=at)
+            row = self.state["row"]
+            # What comes at its stamp goes into a full row too: two rows cannot have one stamp.
+            if self._is_full(row) and (i + 1 == len(messages) or messages[i + 1][0] > row["stamp"]):
+                self._close()
+
+    def _is_full(self, row: Mapping[str, Any]) -> bool:
+        if len(row["read"]) < len(self.intake.channels):
+            return False
+        return self.intake.tick is None or all(one == row["stamp"] for one, _ in row["read"].values())
 
     def _add(self, tag: str, stamp: int, value: Any, *, at: int) -> None:
         row = self.state["row"]
@@ -352,11 +362,6 @@ class _Run:
         row["first"] = min(row["first"], stamp)
         row["read"][tag] = [stamp, value]
         self.intake.clock.took(tag, stamp, self.state["clock"])
-        is_full = len(row["read"]) == len(self.intake.channels)
-        if self.intake.tick is not None:
-            is_full = is_full and all(one == row["stamp"] for one, _ in row["read"].values())
-        if is_full:
-            self._close()
 
     def _must_close(self, row: Mapping[str, Any], tags: Iterable[str], at: int) -> bool:
         if self.intake.timeout is not None:
