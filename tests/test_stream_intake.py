@@ -84,7 +84,11 @@ def test_a_row_that_waits_goes_out_when_all_tags_are_there_or_time_is_over():
 
 @pytest.mark.parametrize(
     "last",
-    [[("a", 35, 2.0), ("b", 35, 3.0)], [("b", 35, 3.0), ("a", 35, 2.0)], [{"time": 35, "values": {"a": 2.0, "b": 3.0}}]],
+    [
+        [("a", 35, 2.0), ("b", 35, 3.0)],
+        [("b", 35, 3.0), ("a", 35, 2.0)],
+        [{"time": 35, "values": {"a": 2.0, "b": 3.0}}],
+    ],
     ids=["a first", "b first", "together"],
 )
 def test_a_full_row_waits_for_readings_of_its_own_stamp_that_are_there(last):

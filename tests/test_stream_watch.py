@@ -367,7 +367,8 @@ def test_a_revision_gives_what_the_right_values_would_have_given(seed, now, epoc
     watch = make(on_revision="rewind", epoch_rows=epoch_rows, n_epochs=3)
     before = walk(watch, log)
     kept = len(watch.to_state()["streams"][0]["log"])
-    readings = [i for i in range(len(log) - kept, len(log)) if isinstance(log[i], tuple)]
+    refused = ("flow", T0 + 20 * MIN, 1.0)  # by the clock: there is nothing to revise
+    readings = [i for i in range(len(log) - kept, len(log)) if isinstance(log[i], tuple) and log[i] != refused]
     if not readings:
         return
     i = data.draw(st.sampled_from(readings))
@@ -409,6 +410,98 @@ def test_a_revision_of_what_is_no_longer_kept_or_without_epochs_is_refused_and_c
         with pytest.raises(StateError, match=text):
             watch.revise("pump", [("flow", T0, 0.0)])
         assert json.dumps(watch.to_state(), default=str) == before
+
+
+def guarded(**more):
+    """Two gauges that are out of range above 50."""
+    channels = [Channel(name=name, high=50.0) for name in ("flow", "heat")]
+    rules = Alerts({"out_of_range": Rule()})
+    return Watch(Intake(channels, tick="1min"), MeanSession(["flow", "heat"]), alerts=rules, **more)
+
+
+def calm(n=80, **flow):
+    """A row a minute; ``flow`` at some of them, by ``at_N``."""
+    return [
+        {"time": T0 + i * MIN, "values": {"flow": flow.get(f"at_{i}", 20.0 + i % 3), "heat": 30.0}} for i in range(n)
+    ]
+
+
+def test_a_reading_that_came_twice_is_revised_where_it_was_taken_in():
+    log = [one for message in calm() for one in (message, dict(message))]
+    log[101]["values"] = {"flow": 21.5, "heat": 30.0}  # the repeat says something else
+    watch, fresh = guarded(on_revision="rewind", epoch_rows=60), guarded()
+    walk(watch, log)
+    again = watch.revise("pump", [("flow", T0 + 50 * MIN, 40.0)])
+    log[100]["values"] = {"flow": 40.0, "heat": 30.0}
+    wanted = walk(fresh, log)[-len(again) :]
+    assert [(one.row, repr(one.score)) for one in again] == [(one.row, repr(one.score)) for one in wanted]
+    assert 40.0 in {one.row.values.get("flow") for one in again}
+
+
+def test_a_reading_that_was_refused_cannot_be_revised():
+    watch = guarded(on_revision="rewind", epoch_rows=20)
+    walk(watch, [*calm(), ("flow", T0 + 70 * MIN, 9.0)])
+    watch.revise("pump", [("flow", T0 + 70 * MIN, 22.5)])
+    walk(watch, [("flow", T0 + 10 * MIN, 9.0)])
+    with pytest.raises(StateError, match="only a reading of 'flow' that was refused at 2024-01-01 01:10"):
+        watch.revise("pump", [("flow", T0 + 10 * MIN, 8.0)])
+
+
+def test_an_alert_that_a_revision_reveals_is_given_and_the_others_keep_their_ids():
+    watch = guarded(on_revision="rewind", epoch_rows=100)
+    before = walk(watch, calm(at_60=99.0, at_78=99.0, at_79=99.0))
+    again = watch.revise("pump", [("flow", T0 + 50 * MIN, 99.0)])
+    assert alerts_of(again) == [("raised", "out_of_range", 50, 50), ("cleared", "out_of_range", 50, 51)]
+    after = walk(watch, calm(100)[80:])  # the episode that was open ends under its own id
+    told = [(a.event, a.id) for one in (*before, *again, *after) for a in one.alerts]
+    ids = [alert_id for event, alert_id in told if event == "raised"]
+    assert len(set(ids)) == 3
+    assert sorted(alert_id for event, alert_id in told if event == "cleared") == sorted(ids)
+    assert watch.counts("pump")["n_alerts"] == 3
+    again = watch.revise("pump", [("flow", T0 + 40 * MIN, 21.5)])
+    assert alerts_of(again) == []
+
+
+def test_a_revision_is_refused_once_the_model_has_closed_the_fork_it_needs(tmp_path):
+    from txl_ts.runtime import StreamSession
+
+    graph = str(ROOT / "tests" / "golden" / "0.1.0" / "graph.onnx")  # y, every hour
+    log = [("y", T0 + i * 60 * MIN, 20.0 + i % 5) for i in range(70)]
+
+    def watch_of(**session):
+        intake = Intake(["y"], tick="1h", max_gap="10h")
+        return Watch(intake, StreamSession(graph, **session), on_revision="rewind", epoch_rows=20)
+
+    watch = watch_of(idle="10h")
+    walk(watch, log)
+    before = json.dumps(watch.to_state())
+    with pytest.raises(StateError, match=r"is no longer in the model.*Give its session a longer `idle`"):
+        watch.revise("pump", [("y", log[45][1], 30.0)])
+    assert json.dumps(watch.to_state()) == before
+    # Without it, also after a restart.
+    watch, fresh = watch_of(), watch_of()
+    walk(watch, log)
+    snapshot(watch, tmp_path)
+    watch = watch_of()
+    restore(watch, tmp_path)
+    again = watch.revise("pump", [("y", log[45][1], 30.0)])
+    log[45] = (*log[45][:2], 30.0)
+    wanted = walk(fresh, log)[-len(again) :]
+    assert [repr(one.score) for one in again] == [repr(one.score) for one in wanted]
+
+
+def test_streams_of_like_names_have_forks_of_their_own():
+    log = {7: calm(), "7": calm(at_30=45.0), "7@0": calm(at_20=45.0), "'7'@40": calm(at_40=45.0)}
+    watch = guarded(on_revision="rewind", epoch_rows=20)
+    watch.step(log)
+    assert len(watch.model.streams) == 4 * 3
+    for name, messages in log.items():
+        again = watch.revise(name, [("flow", T0 + 70 * MIN, 25.0)])
+        right = [*messages[:70], {**messages[70], "values": {"flow": 25.0, "heat": 30.0}}, *messages[71:]]
+        wanted = walk(guarded(), right)[-len(again) :]
+        assert [repr(one.score) for one in again] == [repr(one.score) for one in wanted]
+    with pytest.raises(ParameterError, match="begins with a null character"):
+        watch.step({"\0007": calm()})
 
 
 def test_epochs_leave_as_many_forks_in_the_model_as_are_kept():

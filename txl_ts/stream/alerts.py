@@ -123,6 +123,11 @@ class Alert:
     values: dict[str, Any]
     level: float
 
+    @property
+    def key(self) -> str:
+        """What makes it the same one when its rows are walked again, where it may be another in number."""
+        return _key(self.event, self.kind, self.since, self.at)
+
     def to_json(self) -> dict[str, Any]:
         """Give a plain dictionary."""
         return asdict(self)
@@ -189,7 +194,12 @@ class Alerts:
         return {**state, "kinds": {kind: {**one, "last": None} for kind, one in state["kinds"].items()}}
 
     def step(
-        self, stamp: int, seen: Mapping[str, Seen], state: Mapping[str, Any]
+        self,
+        stamp: int,
+        seen: Mapping[str, Seen],
+        state: Mapping[str, Any],
+        *,
+        known: Mapping[str, str] = MappingProxyType({}),
     ) -> tuple[list[Alert], dict[str, Any]]:
         """Take in what a row says.
 
@@ -199,6 +209,8 @@ class Alerts:
             Of the row; not before the last one's.
         seen : dict of kind to Seen
             Kinds that are not there are not known.
+        known : mapping of key to id
+            Of alerts that an earlier walk over these rows gave: they keep their ids.
 
         Returns
         -------
@@ -222,7 +234,7 @@ class Alerts:
                 after["kinds"][kind] = {**before, "last": stamp}
                 continue
             assert one is not None
-            after["kinds"][kind] = self._moved(kind, rule, stamp, one, before, after, alerts)
+            after["kinds"][kind] = self._moved(kind, rule, stamp, one, before, after, alerts, known)
         return alerts, after
 
     def _unmuted(self, stamp: int, one: Seen | None, windows: Iterable[dict[str, Any]]) -> tuple[Seen | None, bool]:
@@ -250,6 +262,7 @@ class Alerts:
         before: Mapping[str, Any],
         state: dict[str, Any],
         alerts: list[Alert],
+        known: Mapping[str, str],
     ) -> dict[str, Any]:
         share = 0 if before["last"] is None else stamp - before["last"]
         share = share if rule.longest is None else min(share, rule.longest)
@@ -264,8 +277,12 @@ class Alerts:
                 over = [*over, [stamp, share]]
                 is_long = sum(held for at, held in over if at > edge or at == stamp) >= rule.over
                 if is_long and (ended is None or stamp - ended >= rule.cooldown):
-                    episode = {"id": f"{kind}-{state['n']}", "since": over[0][0], **_told(one), "level": one.level}
-                    state["n"] += 1
+                    since = over[0][0]
+                    name = known.get(_key("raised", kind, since, stamp))
+                    if name is None:
+                        name = f"{kind}-{state['n']}"
+                        state["n"] += 1
+                    episode = {"id": name, "since": since, **_told(one), "level": one.level}
                     quiet, over = 0, []
                     alerts.append(_alert(episode, kind, "raised", stamp))
         else:
@@ -275,6 +292,10 @@ class Alerts:
                 alerts.append(_alert(episode, kind, "cleared", stamp))
                 episode, ended, over = None, stamp, []
         return {"last": stamp, "over": over, "episode": episode, "quiet": quiet, "ended": ended}
+
+
+def _key(event: str, kind: str, since: int, at: int) -> str:
+    return f"{event} {kind} {since} {at}"
 
 
 def _quiet() -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
@@ -24,6 +24,7 @@ from txl_ts.stream.statuses import DRIFT, MISSING, REFUSED, WARMING_UP, heaviest
 REVISIONS = ("raise", "rewind")
 StreamName = str | int
 _ALERTS_KEPT, _SCORES_KEPT = 32, 256
+_FORK = "\0"  # how the names of forks begin, and no stream's
 _NOW = {
     "intake": INTAKE_FORM,
     "alerts": ALERTS_FORM,
@@ -202,6 +203,7 @@ class Watch:
         self.epoch_rows = check_integer("epoch_rows", epoch_rows, at_least=1)
         self.n_epochs = check_integer("n_epochs", n_epochs, at_least=1)
         self._streams: dict[StreamName, dict[str, Any]] = {}
+        self._given_ids: dict[str, str] = {}  # of alerts by key, while a stream is walked again
         self._is_torn = False
 
     @property
@@ -234,8 +236,10 @@ class Watch:
         Raises
         ------
         StampError, ColumnError, ParameterError
-            If a message cannot be used: then nothing of the call was.
+            If a message or a name cannot be used: then nothing of the call was.
         """
+        if forks := [name for name in messages if isinstance(name, str) and name.startswith(_FORK)]:
+            raise ParameterError(f"stream name {forks[0]!r:.60} begins with a null character. Give it another.")
         given = {name: list(one) for name, one in messages.items()}
         taken = {name: self.intake.step(one, self._now(name).get("intake")) for name, one in given.items()}
         if not self.keeps_epochs:
@@ -389,7 +393,7 @@ class Watch:
         if row.is_reset:
             now["alerts"] = self.alerts.after_gap(now["alerts"])
         if seen:
-            alerts, now["alerts"] = self.alerts.step(max(at, now["at"]), seen, now["alerts"])
+            alerts, now["alerts"] = self.alerts.step(max(at, now["at"]), seen, now["alerts"], known=self._given_ids)
         if self._is_alarm(p_value):
             self._keep_for_feedback(now, score.value)
         return Watched(
@@ -461,7 +465,8 @@ class Watch:
             stream["log"].append(self._plain(message))
             new = self._walk({name: self.intake.step([message], stream["now"]["intake"])})[name]
             n = stream["now"]["intake"]["n_messages"]
-            stream["said"] += [[n, f"{alert.id} {alert.event}"] for one in new for alert in one.alerts]
+            alerts = [alert for one in new for alert in one.alerts if alert.key not in self._given_ids]
+            stream["said"] += [[n, f"{alert.key} {alert.id}"] for alert in alerts]
             found += new
         return found
 
@@ -477,7 +482,7 @@ class Watch:
     def _begin_epoch(self, name: StreamName) -> None:
         stream = self._streams[name]
         now, epochs = stream["now"], stream["epochs"]
-        fork = f"{name}@{now['intake']['n_messages']}"
+        fork = f"{_FORK}{name!r}@{now['intake']['n_messages']}"  # 7 and "7" are two streams
         if name in self.model.streams:
             if fork in self.model.streams:
                 self.model.close(fork)
@@ -505,18 +510,19 @@ class Watch:
         Parameters
         ----------
         readings : iterable of (tag, time, value)
-            Each must be among the messages since the oldest epoch.
+            Each must be among the messages since the oldest epoch, and have been taken in.
 
         Returns
         -------
         list of Watched
             The rows since that epoch, again, with the same ``seq`` and a higher ``revision``. Alerts that had been
-            given are not given again.
+            given are not given again, and keep their ids.
 
         Raises
         ------
         StateError
-            With ``on_revision="raise"``, or if a reading is not among those that are kept. Nothing was changed.
+            With ``on_revision="raise"``, or if a reading, or the memory from before it, is not among those that are
+            kept. Nothing was changed.
         """
         stream = self._stream(name)
         if not self.keeps_epochs:
@@ -532,22 +538,38 @@ class Watch:
             first = min(first, self._corrected(log, tag, read_stamp(time, zone=self.intake.zone), value, name))
         oldest = stream["epochs"][0]["n"]
         epoch = max((e for e in stream["epochs"] if e["n"] - oldest <= first), key=lambda e: int(e["n"]))
+        if epoch["now"]["ahead"] is not None and epoch["fork"] not in self.model.streams:
+            raise StateError(
+                f"stream {name!r}: the memory that was kept after {epoch['n_rows']} rows is no longer in the model, "
+                "which closes streams that are idle, forks among them. Give its session a longer `idle`, or none."
+            )
         self.intake.step(log[epoch["n"] - oldest :], epoch["now"]["intake"])  # what it refuses has changed nothing
         self._return_to(name, epoch)
         stream["log"], stream["n_revisions"] = log[: epoch["n"] - oldest], stream["n_revisions"] + 1
-        said = {key for _, key in stream["said"]}
-        found = self._step_with_epochs(name, log[epoch["n"] - oldest :])
-        return [_without(one, said) for one in found]
+        keys = [text.rpartition(" ") for _, text in stream["said"]]
+        self._given_ids = {key: alert_id for key, _, alert_id in keys}
+        try:
+            found = self._step_with_epochs(name, log[epoch["n"] - oldest :])
+            return [_without(one, self._given_ids) for one in found]
+        finally:
+            self._given_ids = {}
 
     def _corrected(self, log: list[Any], tag: str, stamp: int, value: Any, name: StreamName) -> int:
-        for i in range(len(log) - 1, -1, -1):
-            if log[i]["time"] == stamp and tag in log[i]["values"]:
+        found = [i for i, message in enumerate(log) if message["time"] == stamp and tag in message["values"]]
+        for i in found:
+            if self._was_taken(log, i, tag, name):  # of a reading that came twice, one was
                 log[i]["values"][tag] = _finite({tag: value})[tag]
                 return i
+        what = f"no reading of {tag!r}" if not found else f"only a reading of {tag!r} that was refused"
         raise StateError(
-            f"stream {name!r}: there is no reading of {tag!r} at {shown_stamp(stamp)} among the {len(log)} messages "
+            f"stream {name!r}: there is {what} at {shown_stamp(stamp)} among the {len(log)} messages "
             f"that are kept. Keep more of them with epoch_rows and n_epochs, or walk the stream again from its source."
         )
+
+    def _was_taken(self, log: list[Any], i: int, tag: str, name: StreamName) -> bool:
+        _, before = self.intake.step(log[:i], self._streams[name]["epochs"][0]["now"]["intake"])
+        rows, _ = self.intake.step([log[i]], before)
+        return not any(row.status in REFUSED and row.stamp == log[i]["time"] and tag in row.raw for row in rows)
 
     def _return_to(self, name: StreamName, epoch: Mapping[str, Any]) -> None:
         stream = self._streams[name]
@@ -559,7 +581,9 @@ class Watch:
             if later["fork"] in self.model.streams:
                 self.model.close(later["fork"])
             stream["epochs"].remove(later)
+        n_alerts = stream["now"]["alerts"]["n"]  # a number that was given is not given to another
         stream["now"] = cloned(epoch["now"])
+        stream["now"]["alerts"]["n"] = n_alerts
 
     # --------------------------------------------------------------------------------------------------------- state
 
@@ -617,6 +641,6 @@ def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
     return {t: None if isinstance(v, float) and not math.isfinite(v) else v for t, v in plain.items()}
 
 
-def _without(one: Watched, said: set[str]) -> Watched:
-    alerts = tuple(alert for alert in one.alerts if f"{alert.id} {alert.event}" not in said)
+def _without(one: Watched, said: Container[str]) -> Watched:
+    alerts = tuple(alert for alert in one.alerts if alert.key not in said)
     return Watched(**{**{name: getattr(one, name) for name in one.__dataclass_fields__}, "alerts": alerts})
