@@ -49,6 +49,22 @@ def said(table, tmp_path):
     return lines_of(tmp_path / "expected.jsonl")
 
 
+@pytest.fixture(scope="module")
+def forecaster_beside(tmp_path_factory):
+    """A forecaster that reads a column of the past and one that is static."""
+    from txl_ts import TXLForecaster
+
+    pd = pytest.importorskip("pandas")
+    ds = pd.date_range("2026-01-01", periods=120, freq="h")
+    df = pd.DataFrame({"unique_id": "a", "ds": ds, "y": [wave(i) for i in range(120)], "temp": 1.0 * (ds.hour % 5)})
+    path = tmp_path_factory.mktemp("beside") / "model.txl"
+    sizes = {"h": 2, "patch_len": 4, "mem_len": 2, "lookback": 8, "d_model": 8, "n_layers": 1, "n_heads": 2}
+    model = TXLForecaster(**sizes, freq="1h", max_epochs=0)
+    static = pd.DataFrame({"unique_id": ["a"], "size": [2.0]})
+    model.fit(df, hist_cols=["temp"], static_cols=["size"], static_df=static).save(path)
+    return path
+
+
 # --------------------------------------------------------------------------------------------------------------- lines
 
 
@@ -268,6 +284,31 @@ def test_a_setting_that_cannot_work_is_named(settings, message, table, tmp_path,
     (tmp_path / "settings.json").write_text(json.dumps(settings))
     assert call(table, "--settings", tmp_path / "settings.json") == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_tick_off_the_models_grid_is_refused_and_a_multiple_of_its_step_is_taken(table, tmp_path, capsys):
+    assert call(table, "--tick", "30min") == 2
+    assert "tick='30min' is no multiple of the model's step, 1h" in capsys.readouterr().err
+    assert call(table, "--tick", "2h", "--out", tmp_path / "out.jsonl") == 0
+    assert len(lines_of(tmp_path / "out.jsonl")) == 31
+
+
+def test_rows_that_the_model_refuses_end_the_run_with_the_models_words(tmp_path, capsys):
+    settings = tmp_path / "settings.json"
+    settings.write_text(json.dumps({"timeout": "1min"}))  # no grid
+    rows = [f"{hour(i)},{wave(i)}" for i in range(3)]
+    (tmp_path / "rows.csv").write_text("\n".join(["time,y", *rows, "2026-01-01T03:17,1", "2026-01-01T04:00,1"]))
+    assert call(tmp_path / "rows.csv", "--settings", settings, "--out", tmp_path / "out.jsonl") == 2
+    told = capsys.readouterr().err
+    assert "the model cannot take these rows: " in told
+    assert "03:17" in told
+    assert "earlier call" not in told
+
+
+def test_a_model_with_columns_beside_its_channels_is_refused(forecaster_beside, table, capsys):
+    with pytest.raises(SystemExit):
+        main(["watch", str(forecaster_beside), str(table)])
+    assert "reads the columns ['temp', 'size'] beside ['y']" in capsys.readouterr().err
 
 
 def test_a_range_must_be_one(table, capsys):

@@ -280,7 +280,7 @@ class Run:
         try:
             found = self.watch.step(messages)
         except (ColumnError, StampError, ParameterError) as error:
-            self.watch.step({})  # raises if the model itself failed: then the last snapshot is the last word
+            self._check_model(error)
             if len(batch) == 1:
                 self._bad(batch[0][0], error)
                 return
@@ -289,6 +289,16 @@ class Run:
                 self._take()
             return
         self._tell(found)
+
+    def _check_model(self, error: Exception) -> None:
+        """Raise StateError if it was the model that failed: then the last snapshot is the last word."""
+        try:
+            self.watch.step({})
+        except StateError:
+            raise StateError(
+                f"the model cannot take these rows: {error} They had been taken in. Give rows that fit the model, and "
+                "go on from the last snapshot, or begin anew."
+            ) from error
 
     def _bad(self, line: int, error: Exception) -> None:
         self.counts.bad += 1
