@@ -133,7 +133,7 @@ def test_times_with_an_offset_are_told_with_it_and_mixed_ones_are_refused(tmp_pa
         "2026-01-01T00:00:00+00:00",
         "2026-01-01T01:00:00+00:00",
     ]
-    assert "line 4: StampError" in capsys.readouterr().err
+    assert "line 4: StampError: time '2026-01-01T02:00:00' has no offset from UTC" in capsys.readouterr().err
 
 
 def test_streams_side_by_side_are_told_apart_by_their_column(said, tmp_path):
@@ -206,6 +206,33 @@ def test_an_object_that_cannot_be_used_is_told_and_skipped(fault, said, tmp_path
     assert call(tmp_path / "rows.txt", "--out", tmp_path / "out.jsonl") == 0
     assert lines_of(tmp_path / "out.jsonl") == said
     assert f"line 4: {message}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("time", ["1e999998", "1e5000", "9" * 5000, "nan", "inf"])
+def test_a_number_that_is_no_time_is_told_and_skipped(time, said, tmp_path, capsys):
+    rows = [f"{1_767_225_600 + 3600 * i},{wave(i)}" for i in range(60)]
+    (tmp_path / "rows.csv").write_text("\n".join(["time,y", *rows[:3], f"{time},1", *rows[3:]]))
+    assert call(tmp_path / "rows.csv", "--time-unit", "s", "--out", tmp_path / "out.jsonl") == 0
+    assert lines_of(tmp_path / "out.jsonl") == said
+    assert "line 5: StampError: time " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("first", [f"{hour(0)}Z,oops", "9" * 20 + ",1", f"{hour(0)}Z,1,2"])
+def test_a_line_that_is_refused_does_not_say_how_the_others_are_read(first, table, said, tmp_path, capsys):
+    rows = table.read_text().splitlines()
+    table.write_text("\n".join([rows[0], first, *rows[1:]]))
+    assert call(table, "--out", tmp_path / "out.jsonl", "--metrics") == 0
+    assert lines_of(tmp_path / "out.jsonl") == said
+    assert '"bad_lines": 1' in capsys.readouterr().err
+
+
+def test_a_count_that_reads_true_is_told_and_leaves_a_snapshot_that_can_be_read(tmp_path, capsys):
+    (tmp_path / "settings.json").write_text(json.dumps({"channels": {"y": {"kind": "counter"}}}))
+    rows = [{"time": hour(i), "y": True if i == 2 else i} for i in range(4)]
+    (tmp_path / "rows.txt").write_text("\n".join(map(json.dumps, rows)))
+    args = [tmp_path / "rows.txt", "--settings", tmp_path / "settings.json", "--state", tmp_path / "state"]
+    assert [call(*args, "--out", tmp_path / "out.jsonl") for _ in range(2)] == [0, 0]
+    assert capsys.readouterr().err.count("line 3: ColumnError: sensor 'y': value True is no number") == 1
 
 
 def test_missing_values_by_any_of_their_names_are_missing_and_no_error(tmp_path, capsys):

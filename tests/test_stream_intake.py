@@ -448,6 +448,8 @@ def test_a_stuck_value_is_said_after_its_time_and_a_value_that_may_repeat_never(
         (("flow", "yesterday", 1.0), StampError, "time 'yesterday' is of type str and no time."),
         (("flow", T0, "high"), ColumnError, "channel 'flow': value 'high' is of type str, expected a number"),
         (("flow", T0, 10**400), ColumnError, "lies beyond 64 bits. Give a float."),
+        (("flow", T0, 10**5000), ColumnError, "lies beyond 64 bits. Give a float."),
+        (("count", T0, True), ColumnError, "channel 'count': value True is of type bool, expected a number"),
         (("flow", T0), ParameterError, "Give (tag, time, value)"),
         ({"time": T0}, ParameterError, "lacks 'values'"),
         (
@@ -456,10 +458,11 @@ def test_a_stuck_value_is_said_after_its_time_and_a_value_that_may_repeat_never(
             "has an offset from UTC, but this stream's times have none",
         ),
         (("flow", 2**70, 1.0), StampError, "lies beyond 64 bits"),
+        (("flow", 10**5000, 1.0), StampError, "lies beyond 64 bits"),
     ],
 )
 def test_a_message_that_cannot_be_read_is_an_error_that_says_what_to_give(message, error, text):
-    intake = Intake(["flow", "heat"])
+    intake = Intake(["flow", "heat", Channel(name="count", kind="counter")])
     _, state = intake.step([("flow", T0 - MIN, 0.0)])
     before = json.dumps(state)
     with pytest.raises(error, match=re.escape(text)):

@@ -125,7 +125,10 @@ def read_stamp(value: Any, *, zone: bool = False, what: str = "time") -> int:
             "a datetime64, a datetime, or ISO text such as '2026-01-31T12:00:00'."
         )
     if not -(2**63) < stamp < 2**63:
-        raise StampError(f"{what} {value!r:.60} lies beyond 64 bits (the years 1678 to 2261). Correct or drop it.")
+        shown = (
+            f"of {stamp.bit_length()} bits" if stamp.bit_length() > 256 else f"{value!r:.60}"
+        )  # Python prints no more
+        raise StampError(f"{what} {shown} lies beyond 64 bits (the years 1678 to 2261). Correct or drop it.")
     return stamp
 
 

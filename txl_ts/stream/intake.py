@@ -279,13 +279,15 @@ class _Run:
         if isinstance(value, np.generic):
             value = value.item()
         is_text = isinstance(value, str) and channel.kind == "state"
-        if not (value is None or is_text or isinstance(value, int | float)):
+        is_truth = isinstance(value, bool) and channel.kind == "counter"  # no count; a gauge takes it for 0 or 1
+        if is_truth or not (value is None or is_text or isinstance(value, int | float)):
             raise ColumnError(
                 f"channel {tag!r}: value {value!r:.60} is of type {type(value).__name__}, expected "
                 f"{'text or ' if channel.kind == 'state' else ''}a number, or None where it is missing. {_UNUSED}"
             )
         if isinstance(value, int) and abs(value) >= 2**64:
-            raise ColumnError(f"channel {tag!r}: value {value!s:.30}… lies beyond 64 bits. Give a float. {_UNUSED}")
+            shown = f"of {value.bit_length()} bits" if value.bit_length() > 256 else f"{value!s:.30}…"
+            raise ColumnError(f"channel {tag!r}: value {shown} lies beyond 64 bits. Give a float. {_UNUSED}")
         return value if is_reading(value, channel) else None
 
     def _refuse(self, stamp: int, read: Mapping[str, Any], refused: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ import difflib
 import json
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 
 from txl_ts.config import check_choice
@@ -137,7 +137,12 @@ class Lines:
         if self._format == "auto":
             self._format = "jsonl" if text.lstrip().startswith("{") else "csv"
         row = self._from_json(text) if self._format == "jsonl" else self._from_csv(text)
-        return None if row is None else self._message(row)
+        before = self._zone, self._is_integer
+        try:
+            return None if row is None else self._message(row)
+        except (ColumnError, StampError, ParameterError):
+            self._zone, self._is_integer = before  # a line that is refused says nothing about the others
+            raise
 
     # ---------------------------------------------------------------------------------------------------------- rows
 
@@ -247,7 +252,8 @@ class Lines:
 
     def _value(self, channel: Channel, value: Any) -> Any:
         if not isinstance(value, str):
-            if isinstance(value, list | dict):
+            # A count that reads true is a fault of the source; a gauge that does is 1.
+            if isinstance(value, list | dict) or (isinstance(value, bool) and channel.kind == "counter"):
                 raise ColumnError(f"sensor {channel.name!r}: value {value!r:.60} is no number.")
             return value
         if channel.kind == "state":
@@ -280,15 +286,21 @@ class Lines:
         )
 
     def _moment(self, moment: datetime) -> int:
+        has_offset = moment.tzinfo is not None
         if self._zone is None:
-            self._zone = moment.tzinfo is not None
+            self._zone = has_offset
+        if has_offset != self._zone:
+            raise StampError(
+                f"time {moment.isoformat()!r:.60} has {'an' if has_offset else 'no'} offset from UTC, but those of the "
+                f"lines before it have {'one' if self._zone else 'none'}. Give all times of a source alike."
+            )
         return read_stamp(moment, zone=self._zone)
 
     def _counted(self, number: int | float, given: Any) -> int:
         if self.time_unit:
             try:
                 stamp = int(Decimal(str(given)) * TIME_UNITS[self.time_unit])
-            except (InvalidOperation, OverflowError, ValueError):
+            except (ArithmeticError, ValueError):
                 raise StampError(f"time {given!r:.60} is none.") from None
             return read_stamp(stamp)
         if isinstance(number, float):
