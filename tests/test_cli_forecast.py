@@ -1,6 +1,8 @@
 """``txl-ts fit`` and ``txl-ts predict`` give what the library gives, for csv and parquet."""
 
+import errno
 import io
+import sys
 
 import numpy as np
 import polars as pl
@@ -134,6 +136,39 @@ def test_values_and_stamps_that_are_none_are_named_with_column_and_row(tmp_path,
     path.write_text("unique_id,ds,y\na,1.5.2026,1\na,May 2,2\n")
     assert call("fit", path, "--time-format", "%d.%m.%Y") == 2
     assert "in 1 rows (first at row 1: 'May 2')" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["fit", "predict", "fit-detector"])
+def test_a_table_without_rows_is_named(command, folder, capsys, tmp_path):
+    empty = tmp_path / "empty.csv"
+    empty.write_text("shop,at,sold\n")
+    columns = ["--id-col", "shop", "--time-col", "at"]
+    args = {
+        "fit": [empty, *columns, "--target-col", "sold", "--out", tmp_path / "out.txl"],
+        "predict": [folder / "csv.txl", "--data", empty],
+        "fit-detector": [empty, *columns, "--out", tmp_path / "out.txl"],
+    }[command]
+    assert call(command, *args) == 2
+    assert "has the columns ['shop', 'at', 'sold'] and no rows" in capsys.readouterr().err
+
+
+class FullDisk(io.StringIO):
+    def flush(self) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize(("out", "reason"), [(FullDisk(), "No space left on device"), (None, "is closed")])
+def test_forecasts_that_cannot_be_printed_are_one_message(out, reason, folder, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", out)
+    assert call("predict", folder / "csv.txl") == 2
+    assert f"{reason}. Make room, or name a file with --out." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["graph.txt", "graph"])
+def test_a_graph_is_not_written_under_another_suffix(name, folder, capsys, tmp_path):
+    assert call("export", folder / "csv.txl", "--out", tmp_path / name) == 2
+    assert "must end with .onnx: take" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_other_kinds_of_files_are_refused_by_their_suffix(folder, capsys, tmp_path):

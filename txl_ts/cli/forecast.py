@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from txl_ts.cli.tables import check_suffix, read_table, write_table
+from txl_ts.cli.tables import check_suffix, print_table, read_table, write_table
 from txl_ts.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -119,7 +118,7 @@ def run_predict(
     forecast: Any = forecaster.predict(h, df=rows, start=start, level=level, quantiles=quantiles, ids=names)  # type: ignore[arg-type]
     table = forecast if isinstance(forecast, pl.DataFrame) else _polars(forecast)
     if out is None:
-        sys.stdout.write(table.write_csv())
+        print_table(table)
         return
     write_table(table, out)
     print(f"Written: {out} ({len(table):,} rows)")

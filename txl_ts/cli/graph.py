@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from txl_ts.errors import FileFormatError
+from txl_ts.errors import FileFormatError, ParameterError
 
 
 def run_export(
@@ -20,11 +20,21 @@ def run_export(
         The graph; by default beside the model, with the suffix ``.onnx``.
     precision, profile, max_error
         As in ``TXLForecaster.export_onnx``.
+
+    Raises
+    ------
+    ParameterError
+        If ``out`` is no name of a graph.
     """
     from txl_ts.estimators.forecaster import TXLForecaster
     from txl_ts.export import STEP_SUFFIX
 
     graph = model.with_suffix(".onnx") if out is None else out
+    if graph.suffix != ".onnx":
+        raise ParameterError(
+            f"--out {str(graph)!r} must end with .onnx: take {str(graph.with_suffix('.onnx'))!r}. What goes beside the "
+            "graph is named after it."
+        )
     state = graph.with_name(f"{graph.stem}-state.txl")
     forecaster = TXLForecaster.load(model)
     contract = forecaster.export_onnx(graph, precision=precision, profile=profile, max_error=max_error)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -58,6 +60,7 @@ def read_table(
             table = pl.read_parquet(path)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise FrameError(f"{str(path)!r} cannot be read as {path.suffix[1:]}: {error}") from error
+    _check_rows(table, path)
     wanted = {"--id-col": id_col, "--time-col": time_col, "--target-col": target_col}
     for option, name in wanted.items():
         if name is not None and name not in table.columns:
@@ -109,6 +112,7 @@ def read_sensors(
             table = pl.read_parquet(path)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise FrameError(f"{str(path)!r} cannot be read as {path.suffix[1:]}: {error}") from error
+    _check_rows(table, path)
     names = table.columns
     time_col = time_col or next((name for name in TIME_COLUMNS if name in names), "")
     given_id = id_col
@@ -145,6 +149,33 @@ def write_table(table: pl.DataFrame, path: Path) -> None:
             table.write_parquet(path)
     except OSError as error:
         raise SaveError(f"{str(path)!r} cannot be written: {error}. Name another with --out.") from error
+
+
+def print_table(table: pl.DataFrame) -> None:
+    """Print csv.
+
+    Raises
+    ------
+    SaveError
+        If standard output cannot be written. A reader that is gone is a BrokenPipeError.
+    """
+    try:
+        if sys.stdout is None:  # closed before we began
+            raise OSError(errno.EBADF, "standard output is closed")
+        sys.stdout.write(table.write_csv())
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        sys.stdout = None  # Python would try to write the rest once more when it ends
+        raise SaveError(f"the table cannot be printed: {error}. Make room, or name a file with --out.") from error
+
+
+def _check_rows(table: pl.DataFrame, path: Path) -> None:
+    if table.is_empty():
+        raise FrameError(
+            f"{str(path)!r} has the columns {table.columns[:12]} and no rows. Give a table with at least one row."
+        )
 
 
 def _parsed(table: pl.DataFrame, path: Path, time_col: str, time_format: str) -> pl.DataFrame:
