@@ -305,6 +305,25 @@ def test_settings_make_statuses_alerts_and_rules(table, tmp_path):
         ({"channels": {"z": {}}}, "the model eats ['y']; the channels of the settings give ['z']"),
         ({"rules": {"anomaly": {"ovr": 1}}}, "rule 'anomaly' has 'ovr'"),
         ([], "holds a list, expected an object"),
+        ({"channels": []}, "channels is [], expected an object of channels by name"),
+        ({"channels": {"y": 5}}, "channel 'y' is 5, expected an object"),
+        ({"channels": {"y": {"low": "0"}}}, "channel 'y': low='0' (str) must be a number"),
+        ({"channels": {"y": {"low": True}}}, "channel 'y': low=True (bool) must be a number"),
+        ({"channels": {"y": {"period": "360"}}}, "channel 'y': period='360' (str) must be a number"),
+        ({"channels": {"y": {"states": None}}}, "channel 'y': states=None (NoneType) must be a list of texts or"),
+        ({"channels": {"y": {"may_repeat": 0}}}, "channel 'y': may_repeat=0 (int) must be a list of numbers"),
+        ({"channels": {"y": {"may_repeat": ["0"]}}}, "channel 'y': may_repeat=['0'] (list) must be a list of numbers"),
+        (
+            {"channels": {"y": {"stuck_after": "1h", "stuck_tolerance": "x"}}},
+            "channel 'y': stuck_tolerance='x' (str) must be a number",
+        ),
+        ({"channels": {"y": {"high": float("inf")}}}, "cannot be read as JSON: Infinity is no number of JSON"),
+        ({"rules": []}, "rules is [], expected an object of rules by kind"),
+        ({"maintenance": 5}, "maintenance is 5, expected a list of windows"),
+        ({"maintenance": [[hour(2)]]}, "maintenance has ['2026-01-01T02:00'], expected [start, end]"),
+        ({"maintenance": [[hour(2), hour(3), "y"]]}, "'y'], expected [start, end] or"),
+        ({"maintenance": [[hour(2), "soon"]]}, "maintenance end 'soon' is of type str and no time"),
+        ({"score_while_warming": "no"}, "score_while_warming='no' must be True or False"),
     ],
 )
 def test_a_setting_that_cannot_work_is_named(settings, message, table, tmp_path, capsys):
@@ -338,9 +357,40 @@ def test_a_model_with_columns_beside_its_channels_is_refused(forecaster_beside, 
     assert "reads the columns ['temp', 'size'] beside ['y']" in capsys.readouterr().err
 
 
-def test_a_range_must_be_one(table, capsys):
-    assert call(table, "--range", "y=3") == 2
-    assert "--range 'y=3' must be NAME=LOW:HIGH" in capsys.readouterr().err
+@pytest.mark.parametrize("window", [("Z", "Z"), ("+00:00", "+00:00"), ("", "")])
+def test_maintenance_may_carry_an_offset_as_lines_do(window, tmp_path):
+    rows = [f"{hour(i)}Z,{99 if 30 <= i < 40 else 20}" for i in range(60)]
+    (tmp_path / "rows.csv").write_text("\n".join(["time,y", *rows]))
+    first, last = (f"{hour(i)}{offset}" for i, offset in zip((30, 36), window, strict=True))
+    (tmp_path / "settings.json").write_text(json.dumps({"maintenance": [[first, last]]}))
+    args = [
+        "--settings",
+        tmp_path / "settings.json",
+        "--range",
+        "y=:50",
+        "--alerts-only",
+        "--out",
+        tmp_path / "a.jsonl",
+    ]
+    assert call(tmp_path / "rows.csv", *args) == 0
+    assert lines_of(tmp_path / "a.jsonl")[0]["at"] == "2026-01-02T13:00:00+00:00"
+
+
+@pytest.mark.parametrize("span", ["y=3", "y=0:inf", "y=nan:3"])
+def test_a_range_must_be_one(span, table, capsys):
+    assert call(table, "--range", span) == 2
+    assert f"--range {span!r} must be NAME=LOW:HIGH" in capsys.readouterr().err
+
+
+def test_a_run_that_is_refused_leaves_no_file_open(table, tmp_path, capsys):
+    fds = Path("/proc/self/fd")
+    if not fds.exists():
+        pytest.skip("there is no /proc here")
+    assert call(table, "--state", tmp_path / "state", "--out", tmp_path / "out.jsonl") == 0
+    before = len(list(fds.iterdir()))
+    for _ in range(3):
+        assert call(table, "--state", tmp_path / "state", "--out", tmp_path / "out.jsonl", "--tick", "2h") == 2
+    assert len(list(fds.iterdir())) == before
 
 
 def test_a_pipe_cannot_be_followed(capsys):

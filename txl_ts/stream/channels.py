@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
 from txl_ts.config import check_choice
@@ -96,6 +98,7 @@ class Channel:
         if not isinstance(self.name, str) or not self.name:
             raise ParameterError(f"a channel's name must be text, got {self.name!r:.60}.")
         check_choice("kind", self.kind, KINDS)
+        self._check_types()
         for name in ("every", "stale_after", "stuck_after"):
             if (given := getattr(self, name)) is not None:
                 object.__setattr__(self, name, read_duration(f"channel {self.name!r}: {name}", given, at_least=1))
@@ -105,8 +108,6 @@ class Channel:
             raise ParameterError(f"channel {self.name!r}: period={self.period} must be positive, such as 360.")
         if self.rollover is not None and (type(self.rollover) is not int or self.rollover < 2):
             raise ParameterError(f"channel {self.name!r}: rollover={self.rollover!r} must be an integer such as 2**32.")
-        object.__setattr__(self, "states", tuple(self.states))
-        object.__setattr__(self, "may_repeat", tuple(self.may_repeat))
         if (self.kind == "state") != bool(self.states) or len(set(self.states)) != len(self.states):
             raise ParameterError(
                 f"channel {self.name!r}: states={self.states!r:.80} with kind={self.kind!r}. "
@@ -114,12 +115,36 @@ class Channel:
             )
         object.__setattr__(self, "columns", self._columns())
 
+    def _check_types(self) -> None:
+        """Hold numbers and lists to their types: a settings file may hold anything."""
+        for name in ("low", "high", "period", "stuck_tolerance"):
+            if not _is_number(given := getattr(self, name)):
+                raise ParameterError(
+                    f"channel {self.name!r}: {name}={given!r:.60} ({type(given).__name__}) must be a number."
+                )
+        for name, what, is_one in (("states", "texts or numbers", _is_state), ("may_repeat", "numbers", _is_number)):
+            given = getattr(self, name)
+            listed = None if isinstance(given, str | Mapping) or not isinstance(given, Iterable) else tuple(given)
+            if listed is None or not all(map(is_one, listed)):
+                raise ParameterError(
+                    f"channel {self.name!r}: {name}={given!r:.60} ({type(given).__name__}) must be a list of {what}."
+                )
+            object.__setattr__(self, name, listed)
+
     def _columns(self) -> tuple[str, ...]:
         if self.kind == "angle":
             return (f"{self.name}.sin", f"{self.name}.cos")
         if self.kind == "state":
             return tuple(f"{self.name}={state}" for state in self.states)
         return (self.name,)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _is_state(value: Any) -> bool:
+    return isinstance(value, str | Real)
 
 
 def open_channel() -> dict[str, Any]:

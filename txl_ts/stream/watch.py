@@ -192,6 +192,8 @@ class Watch:
         check_choice("on_revision", on_revision, REVISIONS)
         if protect_memory and calibration is None:
             raise ParameterError(f"protect_memory={protect_memory!r} needs a calibration: without one no row alarms.")
+        if not isinstance(score_while_warming, bool):
+            raise ParameterError(f"score_while_warming={score_while_warming!r:.60} must be True or False.")
         self.intake, self.model = intake, model
         self.score: Scorer = Surprise() if score is None else score
         self.calibration, self.alerts = calibration, Alerts() if alerts is None else alerts

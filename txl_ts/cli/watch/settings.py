@@ -5,18 +5,26 @@ from __future__ import annotations
 import difflib
 import inspect
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from txl_ts.errors import ParameterError
+from txl_ts.instants import read_stamp
 from txl_ts.stream import Alerts, Channel, Intake, Rule
 
 INTAKE = tuple(name for name in inspect.signature(Intake).parameters if name not in ("channels", "zone", "order"))
 WATCH = ("protect_memory", "score_while_warming")
 BUDGET = ("false_alarms", "contamination", "per", "n_streams", "tail", "online")
 _OTHER = ("channels", "stale_after", "stuck_after", "rules", "maintenance")
+_KINDS = (
+    ("channels", dict, "an object of channels by name, such as {'flow': {…}}"),
+    ("rules", dict | None, "an object of rules by kind, such as {'anomaly': {…}}"),
+    ("maintenance", list, "a list of windows, such as [[start, end]]"),
+)
 _BRIDGED_STEPS = 10  # Intake bridges ten of its minutes
 
 
@@ -39,12 +47,15 @@ def read_settings(path: Path | None, given: Mapping[str, Any]) -> dict[str, Any]
     found: dict[str, Any] = {}
     if path is not None:
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
         except (OSError, ValueError) as error:
             raise ParameterError(f"--settings {str(path)!r} cannot be read as JSON: {error}.") from error
         if not isinstance(found, dict):
             raise ParameterError(f"--settings {str(path)!r} holds a {type(found).__name__}, expected an object {{…}}.")
     _check_names("--settings", found, (*INTAKE, *WATCH, *BUDGET, *_OTHER))
+    for name, kind, what in _KINDS:
+        if name in found and not isinstance(found[name], kind):
+            raise ParameterError(f"--settings: {name} is {found[name]!r:.60}, expected {what}.")
     return {**found, **{name: value for name, value in given.items() if value is not None}}
 
 
@@ -64,8 +75,12 @@ def ranges(pairs: Sequence[str]) -> dict[str, dict[str, float]]:
             if not equals or not colon:
                 raise ValueError
             found[name] = {key: float(text) for key, text in (("low", low), ("high", high)) if text.strip()}
+            if not all(map(math.isfinite, found[name].values())):
+                raise ValueError
         except ValueError:
-            raise ParameterError(f"--range {pair!r} must be NAME=LOW:HIGH, such as --range flow=0:50.") from None
+            raise ParameterError(
+                f"--range {pair!r} must be NAME=LOW:HIGH, such as --range flow=0:50, or flow=0: without a limit above."
+            ) from None
     return found
 
 
@@ -90,8 +105,6 @@ def intake_arguments(
         If the channels do not give the model's columns, or a setting cannot work.
     """
     told = settings.get("channels", {})
-    if not isinstance(told, dict):
-        raise ParameterError(f"channels={told!r:.60} must be an object of channels by name, such as {{'flow': {{…}}}}.")
     usual = {name: settings[name] for name in ("stale_after", "stuck_after") if settings.get(name) is not None}
     own: dict[str, Channel] = {}
     for name, one in told.items():
@@ -128,7 +141,30 @@ def alerts_of(settings: Mapping[str, Any]) -> Alerts:
         for kind, one in told.items():
             _check_names(f"rule {kind!r}", one, [field.name for field in fields(Rule)])
         rules = {kind: Rule(**one) for kind, one in told.items()}
-    return Alerts(rules, maintenance=[tuple(window) for window in settings.get("maintenance", [])])
+    return Alerts(rules, maintenance=list(map(_window, settings.get("maintenance", []))))
+
+
+def _window(given: Any) -> tuple[Any, ...]:
+    """Read a window; a time with an offset from UTC is turned to UTC, as those of lines are."""
+    is_list = isinstance(given, list) and len(given) in (2, 3)
+    sensors = given[2] if is_list and len(given) == 3 else None
+    if not is_list or not (sensors is None or (isinstance(sensors, list) and all(isinstance(s, str) for s in sensors))):
+        raise ParameterError(
+            f"maintenance has {given!r:.80}, expected [start, end] or [start, end, [sensor, …]], such as "
+            "['2026-01-31T12:00', '2026-01-31T14:00']."
+        )
+    return (*(read_stamp(time, zone=True) if _has_offset(time) else time for time in given[:2]), sensors)
+
+
+def _has_offset(time: Any) -> bool:
+    try:
+        return datetime.fromisoformat(time).tzinfo is not None
+    except (TypeError, ValueError):
+        return False
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is no number of JSON")
 
 
 def _check_names(where: str, given: Any, known: Sequence[str]) -> None:

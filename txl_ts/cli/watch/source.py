@@ -40,6 +40,10 @@ class Source(Protocol):
         """Say where the next line begins; plain JSON."""
         ...
 
+    def close(self) -> None:
+        """Let it go."""
+        ...
+
 
 class PipeSource:
     """Reads what comes, once.
@@ -59,6 +63,11 @@ class PipeSource:
     def position(self) -> dict[str, Any]:
         """Count the lines; they do not come again."""
         return {"kind": "pipe", "lines": self.n_lines}
+
+    def close(self) -> None:
+        """Let the pipe go, unless it is standard input."""
+        if self._fd > 2:
+            os.close(self._fd)
 
     def __iter__(self) -> Iterator[bytes | None]:
         """Give lines until the writer closes."""
@@ -109,6 +118,11 @@ class FileSource:
         """Give the byte at which the next line begins, and a hash of what stands before it."""
         return {"kind": "file", "offset": self._offset, "lines": self.n_lines, "seam": _seam(self._fd, self._offset)}
 
+    def close(self) -> None:
+        """Let the file go, unless it is standard input."""
+        if self._fd > 2:
+            os.close(self._fd)
+
     def go_on(self, position: dict[str, Any]) -> bool:
         """Go on from a position; False, and nothing is done, if no file here has these bytes before it.
 
@@ -121,9 +135,9 @@ class FileSource:
             older = self._rotated(offset, position["seam"])
             if older is None:
                 return False
-            os.close(self._fd)
             assert isinstance(self._path, Path)
-            self._fd, self._later = os.open(older, _READ), [self._path]
+            self._later = [self._path]
+            self._take(older)
         self._offset, self.n_lines = offset, int(position["lines"])
         return True
 
@@ -178,8 +192,13 @@ class FileSource:
 
     def _open(self, path: Path | int) -> None:
         assert isinstance(path, Path)
+        self._take(path)
+        self._offset, self.n_lines = 0, 0
+
+    def _take(self, path: Path) -> None:
+        fd = os.open(path, _READ)  # first: where it fails, the one before is still ours to close
         os.close(self._fd)
-        self._fd, self._offset, self.n_lines = os.open(path, _READ), 0, 0
+        self._fd = fd
 
 
 def open_source(path: Path | None, *, follow: bool, wait: Callable[[], None]) -> FileSource | PipeSource:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -65,24 +66,26 @@ def run_watch(
     if out is not None and alerts is not None and out.absolute() == alerts.absolute():
         raise ParameterError(f"--out and --alerts are both {str(out)!r}. Give rows and alerts a file each.")
     told = read_settings(settings, options)
-    channels = {name: dict(one) for name, one in told.get("channels", {}).items()}
+    channels = dict(told.get("channels", {}))
     for name, span in ranges(guards).items():
-        channels.setdefault(name, {}).update(span)
+        one = channels.get(name, {})
+        channels[name] = {**one, **span} if isinstance(one, dict) else one  # what is none is told with the others
     if channels:
         told["channels"] = channels
     watch = open_watch(model, told)
     is_datetime = watch.model.contract.is_datetime  # type: ignore[attr-defined]
     lines = Lines(list(watch.intake.channels.values()), **reading, is_datetime=is_datetime, note=say)
     kept = {name: value for name, value in told.items() if name not in _FREE}
-    one = Run(
-        watch,
-        lines,
-        open_source(data, follow=follow, wait=wait),
-        out=Sink(1) if out is None else Sink.open(out),
-        alerts=None if alerts is None else Sink.open(alerts),
-        folder=state,
-        settings={**kept, **{name: value for name, value in reading.items() if value}},
-        manner=manner,
-        say=say,
-    )
-    return run(one, with_metrics=with_metrics)
+    with closing(open_source(data, follow=follow, wait=wait)) as source:
+        one = Run(
+            watch,
+            lines,
+            source,
+            out=Sink(1) if out is None else Sink.open(out),
+            alerts=None if alerts is None else Sink.open(alerts),
+            folder=state,
+            settings={**kept, **{name: value for name, value in reading.items() if value}},
+            manner=manner,
+            say=say,
+        )
+        return run(one, with_metrics=with_metrics)
