@@ -320,7 +320,7 @@ class TXLAnomalyDetector(SeriesMemories, OutlierMixin, BaseEstimator):
         self._scores, self._step_ns, self.block_len_ = scores, step, block_len
         self._take_calibration(calibration)
         self._keep_memories(rows)
-        self._bets: dict[Name, dict[str, Any]] = {}  # against drift, of the series that were updated
+        self._bets: dict[Name, dict[str, Any] | None] = {}  # against drift, of the series that were updated
         self._describe()
         self.fit_seconds_ = clock.perf_counter() - begin
         return self
