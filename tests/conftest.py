@@ -16,9 +16,10 @@ hypothesis.settings.load_profile("house")
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> Iterator[None]:
-    """Small products on two threads of a busy machine wait for each other: ten times slower."""
+    """Small products on two threads of a busy machine wait for each other: ten times slower. In child processes too."""
     import torch
 
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
