@@ -242,7 +242,7 @@ def _cut(model: TXLModel, run: Run, context: int, kept: dict[int, TorchState]) -
 def _fed(
     model: TXLModel, rows: NDArray[np.float32], state: TorchState, beside: Sequence[Covariates | None]
 ) -> tuple[Floats, TorchState]:
-    """Feed rows (B, n); or (B, n, C); gives the forecasts (B, h, C, Q) from the last ones."""
+    """Feed rows (B, n) or (B, n, C); gives the forecasts (B, h, C, Q) from the last ones."""
     rows = rows.reshape(*rows.shape[:2], -1)
     n, size, h = rows.shape[1], max(_ROWS_PER_CALL // len(rows), 1), model.config.h
     y = torch.zeros(())

@@ -125,11 +125,14 @@ def read_stamp(value: Any, *, zone: bool = False, what: str = "time") -> int:
             "a datetime64, a datetime, or ISO text such as '2026-01-31T12:00:00'."
         )
     if not -(2**63) < stamp < 2**63:
-        shown = (
-            f"of {stamp.bit_length()} bits" if stamp.bit_length() > 256 else f"{value!r:.60}"
-        )  # Python prints no more
+        shown = shown_integer(stamp) if isinstance(value, int) else f"{value!r:.60}"
         raise StampError(f"{what} {shown} lies beyond 64 bits (the years 1678 to 2261). Correct or drop it.")
     return stamp
+
+
+def shown_integer(value: int) -> str:
+    """Spell an integer for a message; Python itself prints no more than some thousands of digits."""
+    return f"of {value.bit_length()} bits" if value.bit_length() > 256 else str(value)
 
 
 def _datetime(value: datetime | str) -> datetime | None:

@@ -33,8 +33,9 @@ Floats = NDArray[np.float64]
 
 H, SEASON = 24, 24
 N_JUDGED = 72  # rows, from each of which but the last H − 1 a day is forecast
-_MORE = 4 * SEASON  # rows of a stretch that nobody may see: they only add to the scale of its errors
 SHOTS = (0, 50, 500)
+# Rows of a stretch of ETT; the first four days nobody may see: they only add to the scale of its errors.
+_STRETCH = 4 * SEASON + max(SHOTS) + N_JUDGED
 RANK = 4
 SIZES: Mapping[str, Any] = MappingProxyType(
     {"patch_len": 24, "stride": 24, "mem_len": 7, "lookback": 24, "half_life": 168, "d_model": 32, "n_layers": 2}
@@ -126,7 +127,7 @@ def run(
         "protocol": [
             f"M4 Hourly: {n_known} series to train on (at most {epochs} epochs), {n_new} others held out, both drawn "
             f"by the seed. ETT: the seven columns of ETTh1 to train on; held out are {n_new} stretches of ETTh2, "
-            f"{max(shots) + N_JUDGED + _MORE} rows each, column and place drawn by the seed. "
+            f"{_STRETCH} rows each, column and place drawn by the seed. "
             f"Of the last {N_JUDGED} rows of each held-out series every row that leaves a whole horizon "
             f"forecasts {H} ahead, as rows come; before them each has so many rows of its own, which fill the memory "
             "and are all that there is to train on. All held-out series are tuned together, their last rows choosing "
@@ -162,9 +163,9 @@ def _of_ett(
     """Give one transformer's columns, and draw stretches of the other's."""
     del n_known
     known, new = (ett.load(data, name=name).values for name in ("ETTh1", "ETTh2"))
-    n = max(SHOTS) + N_JUDGED + _MORE
-    places = [(int(rng.integers(len(new) - n + 1)), int(rng.integers(new.shape[1]))) for _ in range(n_new)]
-    return list(known.T), [new[first : first + n, channel] for first, channel in places]
+    last = len(new) - _STRETCH
+    places = [(int(rng.integers(last + 1)), int(rng.integers(new.shape[1]))) for _ in range(n_new)]
+    return list(known.T), [new[first : first + _STRETCH, channel] for first, channel in places]
 
 
 # Series to train on and series that are new, drawn by a generator: (data, generator, how many of each).

@@ -93,10 +93,8 @@ def _cutoffs_back(panel: Panel, *, h: int, n_windows: int, step_size: int) -> ND
 
 def _in_gaps(panel: Panel, cutoffs: NDArray[np.int64]) -> str:
     """Tell how many cutoffs lie in gaps that were cut, which have no rows; "" for none, ParameterError for all."""
-    series, ordinals = panel.row_series(), panel.row_ordinals()
-    width = int(max(ordinals.max(), cutoffs.max())) + 1
-    own = np.arange(panel.n_series)[:, None]
-    n_lost = (~np.isin(own * width + cutoffs, series * width + ordinals)).sum(axis=1)
+    n_lost = np.full(panel.n_series, cutoffs.shape[1])
+    np.subtract.at(n_lost, panel.piece_series, _in_pieces(panel, cutoffs).sum(axis=1))
     lost = np.flatnonzero(n_lost)
     if not len(lost):
         return ""
@@ -108,6 +106,12 @@ def _in_gaps(panel: Panel, cutoffs: NDArray[np.int64]) -> str:
         f"{told}: there is no row to forecast from. Give more windows or another step_size, fill such gaps, or raise "
         "max_gap."
     )
+
+
+def _in_pieces(panel: Panel, cutoffs: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Tell which cutoffs of its series (n_series, n) lie in each piece, (n_pieces, n)."""
+    of_piece, first = cutoffs[panel.piece_series], panel.piece_first[:, None]
+    return (of_piece >= first) & (of_piece < first + panel.lengths[:, None])
 
 
 def held_out_cutoffs(
@@ -186,10 +190,8 @@ def backtest(
         What is read off the forecasts. Default: the trained quantiles.
     """
     levels = model.config.quantiles if levels is None else levels
-    first, length = panel.piece_first, panel.lengths
-    of_piece = cutoffs[panel.piece_series]
+    first, of_piece, inside = panel.piece_first, cutoffs[panel.piece_series], _in_pieces(panel, cutoffs)
     # Rows of a piece that are cutoffs; a piece is walked up to the last of them.
-    inside = (of_piece >= first[:, None]) & (of_piece < (first + length)[:, None])
     picked = np.flatnonzero(inside.any(axis=1))
     rows = [of_piece[p][inside[p]] - first[p] for p in picked]
     runs = [panel.values[panel.offsets[p] : panel.offsets[p] + r[-1] + 1] for p, r in zip(picked, rows, strict=True)]

@@ -12,7 +12,7 @@ import numpy as np
 
 from txl_ts.config import check_choice, check_integer
 from txl_ts.errors import ColumnError, ParameterError, StampError, StateError
-from txl_ts.instants import read_duration, read_stamp, shown_stamp
+from txl_ts.instants import read_duration, read_stamp, shown_integer, shown_stamp
 from txl_ts.stream.channels import CHANNEL_FORM, Channel, begin_anew, is_reading, open_channel, take
 from txl_ts.stream.clock import Clock
 from txl_ts.stream.row import Row
@@ -286,8 +286,9 @@ class _Run:
                 f"{'text or ' if channel.kind == 'state' else ''}a number, or None where it is missing. {_UNUSED}"
             )
         if isinstance(value, int) and abs(value) >= 2**64:
-            shown = f"of {value.bit_length()} bits" if value.bit_length() > 256 else f"{value!s:.30}…"
-            raise ColumnError(f"channel {tag!r}: value {shown} lies beyond 64 bits. Give a float. {_UNUSED}")
+            raise ColumnError(
+                f"channel {tag!r}: value {shown_integer(value)} lies beyond 64 bits. Give a float. {_UNUSED}"
+            )
         return value if is_reading(value, channel) else None
 
     def _refuse(self, stamp: int, read: Mapping[str, Any], refused: Mapping[str, Any]) -> None:
